@@ -1,0 +1,35 @@
+//! The feed port: tells local listeners that a thread's log grew, and passes provisional text on.
+
+use crate::id::{RunId, ThreadId};
+
+/// A piece of a reply that is not committed yet. Never stored; a listener that missed one gets the
+/// whole message from the log.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Provisional {
+    /// Text of the reply.
+    Text(String),
+    /// A call's name and a piece of its arguments.
+    ToolCall {
+        /// Which call of the message.
+        call_idx: u32,
+        /// The tool's name, in the first piece.
+        name: Option<String>,
+        /// A piece of the JSON arguments.
+        args_piece: String,
+    },
+    /// What came from this attempt is void; drop it.
+    Reset {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Where the harness announces progress. Calls return at once and never block; a slow listener
+/// loses provisional pieces, never stored events.
+pub trait Feed: Send + Sync {
+    /// Events up to `seq_last` of this thread are durable.
+    fn committed(&self, thread: ThreadId, seq_last: u64);
+
+    /// A provisional piece of attempt `attempt` in step `step`.
+    fn provisional(&self, thread: ThreadId, run: RunId, step: u32, attempt: u32, piece: Provisional);
+}

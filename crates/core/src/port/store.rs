@@ -1,0 +1,522 @@
+//! The store port: one trait with one operation enum; each operation is one atomic round trip.
+//!
+//! # What must hold in every engine
+//! 1. Events of a thread are dense (`seq` 1, 2, 3 ...) and the version goes up by one per
+//!    committed turn.
+//! 2. One idempotency key gives one run gives one result, for at least seven days.
+//! 3. Only the newest epoch of a thread writes; a refused write is [`Written::Fenced`], counted.
+//! 4. A thread with waiting runs has a live owner or can be claimed: no lost wake-up.
+//! 5. Terminal states are never left.
+//! 6. An operation has happened, durably, before its reply is given, or it has not happened.
+//! 7. An effect id has at most one intent and at most one result.
+//! 8. A foreign tenant's row is not found, for every operation; tenancy is in the predicate.
+//!
+//! Domain outcomes are statuses in the reply, so that engines can batch operations; `Err` is for
+//! the store itself (`store-unavailable`, `store-full`, ...), and then whether the operation
+//! happened is unknown: read again before repeating anything that is not idempotent by key.
+//!
+//! Engines judge leases by their own clock; operations carry no `now`.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::id::{BlobId, EffectId, IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
+use crate::journal::{EffectIntent, EffectResult, Event, NewEvent};
+use crate::run::{Outcome, Run, RunSpec, RunState, WaitReason};
+use crate::thread::Thread;
+use crate::{Error, Wall};
+
+/// An engine.
+pub trait Store: Send + Sync {
+    /// Carries out one operation atomically and durably.
+    ///
+    /// # Errors
+    /// Only for the store itself; see the module.
+    fn apply(&self, op: Op) -> BoxFuture<'_, Result<Reply, Error>>;
+}
+
+/// The right of an owner to write to a thread: checked in every fenced write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fence {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// The run that is active on it.
+    pub run: RunId,
+    /// The epoch of the claim.
+    pub epoch: u64,
+}
+
+/// A claim: "you are the runner".
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The right to write.
+    pub fence: Fence,
+    /// The thread's version on which this turn builds.
+    pub version: u64,
+    /// First event of the context: after the newest summary, else 1.
+    pub context_from: u64,
+    /// The run as stored, `running`, with `attempt` counted up by this claim.
+    pub run: Run,
+}
+
+/// Asks for a thread to be made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreateThread {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Its id.
+    pub thread: ThreadId,
+    /// Free metadata.
+    pub metadata: Value,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ThreadCreated {
+    /// It is new.
+    Created(Thread),
+    /// This tenant has it already; it is unchanged.
+    Exists(Thread),
+    /// The id is taken (by another tenant; nothing else is told).
+    Taken,
+}
+
+/// Asks for a turn to be accepted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Admit {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Make the thread if it does not exist.
+    pub create_thread: bool,
+    /// The id that the run gets if it is new.
+    pub run: RunId,
+    /// What it is asked.
+    pub spec: RunSpec,
+    /// The client's key. Its scope is the tenant and, unless `create_thread`, the thread.
+    pub key: Option<IdempotencyKey>,
+    /// Hash of the request body, compared when the key is known.
+    pub body_hash: String,
+    /// Claim it at once for this replica if the thread is free: the caller has a free slot.
+    pub claim_for: Option<ReplicaId>,
+    /// Turns that may wait on one thread; one more is `Full`.
+    pub n_waiting_max: u32,
+}
+
+/// What became of a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Admitted {
+    /// Stored, with its place in the queue (0 = next or running); its user messages are not yet in
+    /// the log, they enter it with the claim.
+    Accepted {
+        /// The stored run.
+        run: Box<Run>,
+        /// Set if it was claimed at once.
+        claim: Option<Box<Claim>>,
+    },
+    /// The key, or a message id of it, is known with the same body: the same run again.
+    Replayed(Box<Run>),
+    /// The key is known with another body.
+    KeyConflict,
+    /// There is no such thread.
+    ThreadNotFound,
+    /// Policy `reject` and the thread has this active run.
+    Busy(RunId),
+    /// Too many turns wait on the thread.
+    Full,
+}
+
+/// Appends events of a step under the fence. Used for the assistant message with its effect
+/// intents (before any tool runs), for effect results, and for the checkpoint that ends the step.
+///
+/// The engine reads meaning from the bodies: `EffectIntended` and `EffectSettled` keep the effect
+/// table, `Checkpoint` sets the run's step to the event's step, `AssistantMessage` and
+/// `ModelAttempts` add to its usage, a `Compacted` with a summary moves `context_from`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommitStep {
+    /// The right to write.
+    pub fence: Fence,
+    /// Events, in order.
+    pub events: Vec<NewEvent>,
+}
+
+/// What became of a fenced write.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Written {
+    /// Done; `seq_last` is the thread's newest sequence number.
+    Done {
+        /// Newest sequence number.
+        seq_last: u64,
+        /// A cancel of this run is stored: stop at once.
+        cancelling: bool,
+    },
+    /// A later claim took over or the run has ended; nothing was written.
+    Fenced,
+    /// An effect of the batch has its intent, or its result, already; nothing was written.
+    EffectExists(EffectId),
+}
+
+/// Ends a run and, in the same transaction, hands over the thread's next waiting turn or releases
+/// the thread.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommitTurn {
+    /// The right to write.
+    pub fence: Fence,
+    /// The version on which the turn builds; must be the thread's current one.
+    pub version: u64,
+    /// Last events before `RunEnded`, which the engine appends itself.
+    pub events: Vec<NewEvent>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Take the next waiting turn of this thread (the caller keeps its slot for it).
+    pub take_next: bool,
+}
+
+/// What became of the end of a turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TurnCommitted {
+    /// Done: the thread has this version now.
+    Done {
+        /// One higher than before.
+        version: u64,
+        /// Newest sequence number.
+        seq_last: u64,
+        /// The next turn, claimed for the same replica.
+        next: Option<Box<Claim>>,
+    },
+    /// A later claim took over or the run has ended; nothing was written.
+    Fenced,
+    /// The thread has another version; nothing was written.
+    VersionConflict,
+}
+
+/// Stores a run as waiting and gives up the claim, with its last events, in one transaction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Park {
+    /// The right to write.
+    pub fence: Fence,
+    /// What it waits for.
+    pub on: WaitReason,
+    /// In words.
+    pub reason: String,
+    /// When it is next worth a look.
+    pub until_hint: Option<Wall>,
+    /// The model route, for `WaitReason::Model`.
+    pub route: Option<String>,
+    /// Events before the `Parked` event, which the engine appends itself.
+    pub events: Vec<NewEvent>,
+}
+
+/// Gives a claim back without an end: the run is queued again (drain at a step boundary).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Release {
+    /// The right to write.
+    pub fence: Fence,
+}
+
+/// Claims parked runs, most urgent first: interactive before batch, then the earliest deadline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wake {
+    /// Who claims.
+    pub me: ReplicaId,
+    /// What they wait for.
+    pub on: WaitReason,
+    /// On which route, for `WaitReason::Model`.
+    pub route: Option<String>,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Claims queued runs whose thread is free, oldest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimReady {
+    /// Who claims.
+    pub me: ReplicaId,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Claims running runs of replicas that are dead (named) or whose lease lapsed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Steal {
+    /// Who claims.
+    pub me: ReplicaId,
+    /// Replicas known to be dead; their leases count as lapsed.
+    pub dead: Vec<ReplicaId>,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Stores the intent to cancel a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cancel {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The run.
+    pub run: RunId,
+    /// Also end it at once by a new epoch, whatever its owner does.
+    pub force: bool,
+}
+
+/// What became of a cancel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cancelled {
+    /// It had no owner, or was forced: it has ended `cancelled`.
+    Done,
+    /// Its owner stops it.
+    Cancelling,
+    /// It had ended before.
+    Ended,
+    /// There is no such run.
+    NotFound,
+}
+
+/// Ends runs without an owner whose deadline has passed: `expired`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Expire {
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// Renews a replica's lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Where its peers reach it, for probes.
+    pub address: Option<String>,
+    /// How long the lease lasts from now, in milliseconds.
+    pub lease_ttl_ms: u64,
+    /// It admits nothing new.
+    pub draining: bool,
+}
+
+/// A replica as its peers see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Where.
+    pub address: Option<String>,
+    /// Whether its lease has lapsed.
+    pub lapsed: bool,
+    /// Whether it drains.
+    pub draining: bool,
+}
+
+/// What a replica learns with its heartbeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beat {
+    /// False when the lease had lapsed and its runs may have been stolen.
+    pub held: bool,
+    /// Runs of this replica with a stored cancel.
+    pub cancels: Vec<RunId>,
+    /// The other replicas.
+    pub peers: Vec<Peer>,
+}
+
+/// Reads events of one thread in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadEvents {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Events with a higher sequence number.
+    pub after_seq: u64,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// An effect as stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Effect {
+    /// Its step.
+    pub step: u32,
+    /// The intent.
+    pub intent: EffectIntent,
+    /// The result, if it has one.
+    pub result: Option<EffectResult>,
+}
+
+/// Names one run or thread of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunRef {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The run.
+    pub run: RunId,
+}
+
+/// Names one thread of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadRef {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The thread.
+    pub thread: ThreadId,
+}
+
+/// Lists runs, newest first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListRuns {
+    /// The tenant; `None` for the operator's view over all.
+    pub tenant: Option<TenantId>,
+    /// Only of this thread.
+    pub thread: Option<ThreadId>,
+    /// Only in one of these states; empty for all.
+    pub states: Vec<RunState>,
+    /// How many at most.
+    pub limit: u32,
+    /// How many to pass over.
+    pub offset: u32,
+}
+
+/// Reads a range of a blob.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GetBlob {
+    /// Which.
+    pub blob: BlobId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes at most.
+    pub limit: u64,
+}
+
+/// Stores a blob; storing it again changes nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PutBlob {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// An API key, hashed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApiKey {
+    /// SHA-256 of the key, hex.
+    pub hash: String,
+    /// Whose requests it makes.
+    pub tenant: TenantId,
+    /// A name for lists.
+    pub name: String,
+    /// Requests per minute; `None` for no limit of its own.
+    pub calls_per_min: Option<u32>,
+    /// Not valid from this instant.
+    pub expires_at: Option<Wall>,
+    /// When it was made.
+    pub created_at: Wall,
+}
+
+/// How many runs there are in each state, and what waits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Runs by state, in the order of the states.
+    pub runs: Vec<(RunState, u64)>,
+    /// Parked runs by model route.
+    pub parked: Vec<(String, u64)>,
+    /// Fenced writes since the store was made.
+    pub n_fenced: u64,
+}
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $method:ident: $variant:ident($request:ty) -> $reply:ty;)*) => {
+        /// All operations. One enum is one place for latency, faults, logs and replay.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum Op {
+            $($(#[$doc])* $variant($request),)*
+        }
+
+        impl Op {
+            /// The operation's name, for metrics and logs.
+            #[must_use]
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => stringify!($method),)* }
+            }
+        }
+
+        /// The replies, one for each operation.
+        #[expect(clippy::large_enum_variant, reason = "a reply lives for one await")]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        pub enum Reply {
+            $($(#[$doc])* $variant($reply),)*
+        }
+
+        impl StoreClient {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Errors
+                /// Only for the store itself.
+                pub async fn $method(&self, request: $request) -> Result<$reply, Error> {
+                    match self.0.apply(Op::$variant(request)).await? {
+                        Reply::$variant(reply) => Ok(reply),
+                        _ => Err(Error::internal(concat!("The store answered another operation than ", stringify!($method), "."))),
+                    }
+                }
+            )*
+        }
+    };
+}
+
+/// Any engine behind typed methods, one for each operation.
+#[derive(Clone)]
+pub struct StoreClient(pub Arc<dyn Store>);
+
+operations! {
+    /// Makes a thread.
+    create_thread: CreateThread(CreateThread) -> ThreadCreated;
+    /// Accepts a turn.
+    admit: Admit(Admit) -> Admitted;
+    /// Appends events of a step under the fence.
+    commit_step: CommitStep(CommitStep) -> Written;
+    /// Ends a run and hands the thread on.
+    commit_turn: CommitTurn(CommitTurn) -> TurnCommitted;
+    /// Stores a run as waiting.
+    park: Park(Park) -> Written;
+    /// Gives a claim back; the run is queued again.
+    release: Release(Release) -> Written;
+    /// Claims parked runs.
+    wake: Wake(Wake) -> Vec<Claim>;
+    /// Claims queued runs.
+    claim_ready: ClaimReady(ClaimReady) -> Vec<Claim>;
+    /// Claims runs of dead replicas.
+    steal: Steal(Steal) -> Vec<Claim>;
+    /// Stores the intent to cancel a run.
+    cancel: Cancel(Cancel) -> Cancelled;
+    /// Ends runs past their deadline that nobody runs; replies with their threads and ids.
+    expire: Expire(Expire) -> Vec<(ThreadId, RunId)>;
+    /// Renews a replica's lease.
+    heartbeat: Heartbeat(Heartbeat) -> Beat;
+    /// Removes a replica that has ended in order; what it still held can be stolen at once.
+    leave: Leave(ReplicaId) -> ();
+    /// Reads a thread.
+    get_thread: GetThread(ThreadRef) -> Option<Thread>;
+    /// Reads a run.
+    get_run: GetRun(RunRef) -> Option<Run>;
+    /// Lists runs.
+    list_runs: ListRuns(ListRuns) -> Vec<Run>;
+    /// Reads events of a thread.
+    read_events: ReadEvents(ReadEvents) -> Vec<Event>;
+    /// Reads the effects of a run, in order.
+    read_effects: ReadEffects(RunRef) -> Vec<Effect>;
+    /// Stores a blob.
+    put_blob: PutBlob(PutBlob) -> BlobId;
+    /// Reads a range of a blob; `None` if there is no such blob.
+    get_blob: GetBlob(GetBlob) -> Option<Vec<u8>>;
+    /// Stores an API key's hash; an old one with the same hash is replaced.
+    put_key: PutKey(ApiKey) -> ();
+    /// Finds an API key by its hash.
+    find_key: FindKey(String) -> Option<ApiKey>;
+    /// Lists all API keys.
+    list_keys: ListKeys(()) -> Vec<ApiKey>;
+    /// Removes an API key by its hash; says whether there was one.
+    remove_key: RemoveKey(String) -> bool;
+    /// Counts for gauges.
+    counts: Counts(()) -> Counts;
+}

@@ -1,0 +1,251 @@
+//! Runs, steps, attempts: their states and what is stored of them.
+//!
+//! ```text
+//!            admit            claim              last step
+//! (nothing) ------> queued ---------> running ------------> completed | failed
+//!                     ^  |    park  /    ^  |  cancel
+//!                     |  |         v     |  v
+//!                     |  |      waiting--+ cancelling -----> cancelled
+//!                     |  +-- cancel, deadline --> cancelled | expired
+//!                     +----- released at a step boundary (drain)
+//! ```
+//! Terminal states are never left. `running` means a live owner holds the newest epoch.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::agent::RunLimits;
+use crate::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
+use crate::message::{Message, Usage};
+use crate::{Error, Wall};
+
+/// What a waiting run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitReason {
+    /// A model deployment that can take the call.
+    Model,
+    /// A tool.
+    Tool,
+    /// A person's approval.
+    Approval,
+    /// Budget.
+    Budget,
+}
+
+/// The state of a run, derived from its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Stored, not yet claimed.
+    Queued,
+    /// Claimed by a live owner.
+    Running,
+    /// Parked: one row, no slot.
+    Waiting,
+    /// A cancel is stored; its owner has not yet proven everything stopped.
+    Cancelling,
+    /// Ended well.
+    Completed,
+    /// Ended with a cause.
+    Failed,
+    /// Ended by request.
+    Cancelled,
+    /// Ended because its deadline passed before it could finish.
+    Expired,
+}
+
+impl RunState {
+    /// Whether the state is never left.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled | Self::Expired)
+    }
+
+    /// The word used in tables, logs and the API of our own.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Cancelling => "cancelling",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The state of this word, if it is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Queued,
+            Self::Running,
+            Self::Waiting,
+            Self::Cancelling,
+            Self::Completed,
+            Self::Failed,
+            Self::Cancelled,
+            Self::Expired,
+        ]
+        .into_iter()
+        .find(|state| state.as_str() == text)
+    }
+}
+
+/// Who waits for the run; the router serves interactive before batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// A person waits; parks for at most a few seconds.
+    Interactive,
+    /// Durable background work; parks as long as its deadline allows.
+    #[default]
+    Batch,
+}
+
+/// What a second message does on a thread with an active run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BusyPolicy {
+    /// Stored, runs next, in order.
+    #[default]
+    Enqueue,
+    /// Refused with the id of the active run.
+    Reject,
+    /// The active run stops at once, what it produced is kept.
+    Interrupt,
+    /// The active run is undone.
+    Rollback,
+    /// The message enters the active run between two steps.
+    Steer,
+    /// Waiting messages are joined into one turn.
+    Merge,
+    /// Only the newest waiting message runs.
+    Latest,
+}
+
+/// Where a run's workspace comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Repository {
+    /// A directory on the server's machine, copied.
+    Directory(String),
+    /// A git URL, cloned.
+    Url(String),
+    /// An empty workspace.
+    Empty,
+}
+
+/// Everything a run was asked to do; stored once at acceptance and never changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The assistant's name.
+    pub assistant: String,
+    /// New messages of this turn.
+    pub messages: Vec<Message>,
+    /// Where the workspace comes from; `None` for an agent without one.
+    pub repository: Option<Repository>,
+    /// Limits of this run.
+    pub limits: RunLimits,
+    /// Interactive or batch.
+    pub class: Class,
+    /// What a busy thread does with it.
+    pub busy_policy: BusyPolicy,
+    /// The run expires at this instant.
+    pub deadline: Wall,
+    /// The request's own words (input, config, metadata, stream modes), kept for the wire.
+    pub request: Value,
+}
+
+/// A stored run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its id.
+    pub id: RunId,
+    /// Its thread.
+    pub thread: ThreadId,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Where it stands.
+    pub state: RunState,
+    /// What it waits for, if it waits.
+    pub wait: Option<Waiting>,
+    /// Messages before it on its thread, if it is queued.
+    pub position: u32,
+    /// Steps completed (checkpoints).
+    pub step: u32,
+    /// How often it was claimed; 1 for a run that never resumed.
+    pub attempt: u32,
+    /// The replica that runs it now.
+    pub owner: Option<ReplicaId>,
+    /// The thread version after it committed; `None` until it ends.
+    pub version: Option<u64>,
+    /// The client's key, if it sent one.
+    pub key: Option<IdempotencyKey>,
+    /// When it was accepted.
+    pub created_at: Wall,
+    /// When its row last changed.
+    pub updated_at: Wall,
+    /// What it was asked.
+    pub spec: RunSpec,
+    /// How it ended, if it has.
+    pub outcome: Option<Outcome>,
+    /// Tokens of all attempts so far.
+    pub usage: Usage,
+}
+
+/// Why and since when a run waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// For what.
+    pub on: WaitReason,
+    /// In words, for people.
+    pub reason: String,
+    /// Since when.
+    pub since: Wall,
+    /// When it is next worth a look, if known.
+    pub until_hint: Option<Wall>,
+    /// The route it waits on, for `WaitReason::Model`.
+    pub route: Option<String>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The terminal state.
+    pub state: RunState,
+    /// The error, for `failed` and `expired`.
+    pub error: Option<Error>,
+    /// The final text, for `completed`.
+    pub text: String,
+    /// What the run changed in its workspace, as a unified diff, kept on any end.
+    pub diff: Option<String>,
+}
+
+/// One try at a model call, as recorded in the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Counts from 1 over the step.
+    pub attempt: u32,
+    /// The deployment's name in the configuration.
+    pub deployment: String,
+    /// The provider's name.
+    pub provider: String,
+    /// The model's name on the wire.
+    pub model: String,
+    /// When it started.
+    pub started_at: Wall,
+    /// Time to first content in milliseconds, if any came.
+    pub first_content_ms: Option<u64>,
+    /// Total milliseconds.
+    pub ms: u64,
+    /// `ok` or the error class (`transient`, `overloaded`, ...).
+    pub outcome: String,
+    /// The cause in words, for anything but `ok`.
+    pub cause: Option<String>,
+    /// Tokens spent by this attempt, wasted or not.
+    pub usage: Usage,
+}

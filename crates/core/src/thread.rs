@@ -1,0 +1,34 @@
+//! Threads: a conversation's stored state, with a version; at most one active run.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::Wall;
+use crate::id::{RunId, TenantId, ThreadId};
+
+/// A stored thread, without its events.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Thread {
+    /// Its id.
+    pub id: ThreadId,
+    /// Its owner among the tenants.
+    pub tenant: TenantId,
+    /// Free metadata of the client.
+    pub metadata: Value,
+    /// When it was made.
+    pub created_at: Wall,
+    /// When a row of it last changed.
+    pub updated_at: Wall,
+    /// Committed turns: one higher at every committed turn.
+    pub version: u64,
+    /// The fencing token: one higher at every claim.
+    pub epoch: u64,
+    /// The newest sequence number in its log; 0 when empty.
+    pub seq_last: u64,
+    /// The run that holds the thread now.
+    pub active: Option<RunId>,
+    /// Turns that wait for it.
+    pub n_waiting: u32,
+    /// The newest run, whatever its state.
+    pub newest_run: Option<RunId>,
+}

@@ -1,0 +1,174 @@
+//! The HTTP client: hyper-util's pooled client over our connector, with TLS where the URL says so.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::http::{Request, Response, Uri};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tower_service::Service;
+
+use crate::Env;
+use crate::net::{Net, Stream};
+use crate::spawn::Spawn;
+
+/// A pooled HTTP/1.1 client. Cheap to clone. It never retries and follows no redirects.
+#[derive(Clone)]
+pub struct Client {
+    inner: hyper_util::client::legacy::Client<HttpsConnector<Connector>, Full<Bytes>>,
+}
+
+/// Why a request got no response.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection: refused, unresolvable, TLS failed, or not in time.
+    #[error("connect to {host}: {cause}")]
+    Connect {
+        /// Host and port.
+        host: String,
+        /// The innermost cause.
+        cause: String,
+    },
+    /// The connection broke before the response's headers.
+    #[error("no response from {host}: {cause}")]
+    Broken {
+        /// Host and port.
+        host: String,
+        /// The innermost cause.
+        cause: String,
+    },
+}
+
+impl Client {
+    /// A client over the environment's network. `connect_timeout` bounds resolving, TCP and TLS.
+    #[must_use]
+    pub fn new(env: &Env, connect_timeout: Duration) -> Self {
+        let connector = Connector { net: env.net.clone(), timeout: connect_timeout };
+        // The provider is named here, not installed globally: replicas in one process share nothing.
+        let tls = HttpsConnectorBuilder::new()
+            .with_provider_and_webpki_roots(rustls::crypto::ring::default_provider())
+            .expect("ring offers the default protocol versions")
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        let inner = hyper_util::client::legacy::Client::builder(Exec(env.spawner.clone()))
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(20))
+            .retry_canceled_requests(false)
+            .build(tls);
+        Self { inner }
+    }
+
+    /// Sends one request and waits for the response's headers. Dropping the future, or the
+    /// response's body before its end, closes the connection. Sets no timeout besides connect.
+    pub fn send(
+        &self,
+        request: Request<Bytes>,
+    ) -> BoxFuture<'static, Result<Response<Incoming>, ClientError>> {
+        let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        let response = self.inner.request(request.map(Full::new));
+        Box::pin(async move {
+            response.await.map_err(|error| {
+                let cause = innermost(&error);
+                if error.is_connect() {
+                    ClientError::Connect { host, cause }
+                } else {
+                    ClientError::Broken { host, cause }
+                }
+            })
+        })
+    }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// Runs hyper's own tasks on our spawner.
+#[derive(Clone)]
+pub struct Exec(pub Arc<dyn Spawn>);
+
+impl<F> hyper::rt::Executor<F> for Exec
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, future: F) {
+        self.0.spawn("hyper", Box::pin(future));
+    }
+}
+
+#[derive(Clone)]
+struct Connector {
+    net: Arc<dyn Net>,
+    timeout: Duration,
+}
+
+impl Service<Uri> for Connector {
+    type Response = Io;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Io>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let Self { net, timeout } = self.clone();
+        Box::pin(async move {
+            let host = uri.host().unwrap_or_default().to_owned();
+            let port = uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 });
+            match tokio::time::timeout(timeout, net.connect(host, port)).await {
+                Ok(stream) => Ok(Io(TokioIo::new(stream?))),
+                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connect timed out")),
+            }
+        })
+    }
+}
+
+/// A stream of ours as hyper wants it.
+struct Io(TokioIo<Box<dyn Stream>>);
+
+impl Connection for Io {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Io {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl Write for Io {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,2 @@
+//! Placeholder while the skeleton is laid.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Placeholder while the skeleton is laid.
