@@ -1,3 +1,5 @@
+//! Slots under load: fairness, limits, and waiters that leave.
+
 use std::time::Duration;
 
 use evenkeel_core::id::TenantId;

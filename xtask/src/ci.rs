@@ -1,0 +1,74 @@
+//! `ci`: everything that must pass before a change lands, in the order in which it fails fastest.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::{licences, setup, shell};
+
+/// The scenario of the live smoke test: real processes, real sockets, a real outage, one minute.
+const SMOKE: &str = "smoke-system1";
+
+/// A part: its name, what it shows, and the function that does it.
+type Part = (&'static str, &'static str, fn() -> Result<()>);
+
+/// Runs every part, stops at the first that fails, and prints how long each took.
+pub(crate) fn ci() -> Result<()> {
+    let parts: [Part; 7] = [
+        ("setup", "programs that the build and the tests need", setup::programs),
+        ("format", "rustfmt would change nothing", format),
+        ("licences", "licences, banned crates, duplicate versions", licences::licences),
+        ("lint", "clippy over everything, warnings denied", lint),
+        ("test", "all tests; tidy is one of them", test),
+        ("docs", "rustdoc, warnings denied", docs),
+        ("smoke", "the release binary carries coding tasks through an outage", smoke),
+    ];
+    let mut took: Vec<(&str, Duration)> = Vec::new();
+    for (name, about, part) in parts {
+        eprintln!("==> {name}: {about}");
+        let (done, time) = shell::timed(part);
+        took.push((name, time));
+        if let Err(error) = done {
+            summary(&took);
+            bail!("{name}: {error:#}");
+        }
+    }
+    summary(&took);
+    eprintln!("all of ci passed");
+    Ok(())
+}
+
+fn summary(took: &[(&str, Duration)]) {
+    eprintln!("==> time");
+    for (name, time) in took {
+        eprintln!("    {name:<10} {:>7.1} s", time.as_secs_f64());
+    }
+    let total: Duration = took.iter().map(|(_, time)| *time).sum();
+    eprintln!("    {:<10} {:>7.1} s", "all", total.as_secs_f64());
+}
+
+fn format() -> Result<()> {
+    shell::run(&shell::cargo(), &["fmt", "--all", "--check"], &[])
+}
+
+fn lint() -> Result<()> {
+    let args = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
+    shell::run(&shell::cargo(), &args, &[])
+}
+
+fn test() -> Result<()> {
+    shell::run(&shell::cargo(), &["test", "--workspace", "--locked"], &[])
+}
+
+fn docs() -> Result<()> {
+    let args = ["doc", "--workspace", "--no-deps", "--locked"];
+    shell::run(&shell::cargo(), &args, &[("RUSTDOCFLAGS", "-D warnings")])
+}
+
+fn smoke() -> Result<()> {
+    shell::run(&shell::cargo(), &["build", "--release", "--locked", "--package", "evenkeel"], &[])?;
+    let binary = shell::target_dir().join("release/evenkeel");
+    let binary = binary.to_string_lossy();
+    shell::run(&binary, &["doctor"], &[])?;
+    shell::run(&binary, &["lab", "run", SMOKE, "--seed", "1"], &[])
+}

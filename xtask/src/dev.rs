@@ -1,0 +1,48 @@
+//! `dev`, `bench`, `lab` and `lab-full`: the product's own commands, built and started.
+
+use anyhow::{Result, bail};
+
+use crate::{shell, tidy};
+
+const RUN: [&str; 6] = ["run", "--release", "--locked", "--package", "evenkeel", "--"];
+
+fn evenkeel(args: &[&str]) -> Result<()> {
+    shell::run(&shell::cargo(), &[&RUN, args].concat(), &[])
+}
+
+fn borrowed(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
+}
+
+/// The server with the fake provider beside it; further arguments go to the server.
+pub(crate) fn dev(args: &[String]) -> Result<()> {
+    evenkeel(&[&["demo", "--serve"], borrowed(args).as_slice()].concat())
+}
+
+/// `evenkeel-bench`, all of it or one by name.
+pub(crate) fn bench(args: &[String]) -> Result<()> {
+    let run = ["run", "--release", "--locked", "--package", "evenkeel-bench", "--"];
+    shell::run(&shell::cargo(), &[&run, borrowed(args).as_slice()].concat(), &[])
+}
+
+/// One scenario.
+pub(crate) fn lab(args: &[String]) -> Result<()> {
+    evenkeel(&[&["lab", "run"], borrowed(args).as_slice()].concat())
+}
+
+/// Every system1 scenario with three seeds; goes on after a failure and names all that failed.
+pub(crate) fn lab_full() -> Result<()> {
+    let mut failed = Vec::new();
+    for name in tidy::SYSTEM1 {
+        for seed in ["1", "2", "3"] {
+            let name = format!("system1-{name}");
+            if evenkeel(&["lab", "run", &name, "--seed", seed]).is_err() {
+                failed.push(format!("{name} (seed {seed})"));
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("{} runs missed a goal: {}", failed.len(), failed.join(", "));
+    }
+    Ok(())
+}
