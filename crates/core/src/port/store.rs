@@ -58,7 +58,8 @@ pub struct Claim {
     pub fence: Fence,
     /// The thread's version on which this turn builds.
     pub version: u64,
-    /// First event of the context: after the newest summary, else 1.
+    /// First event of the context: one after the range that the newest summary replaces (`to + 1`;
+    /// the `Compacted` record itself stands later), else 1.
     pub context_from: u64,
     /// The run as stored, `running`, with `attempt` counted up by this claim.
     pub run: Run,
@@ -137,7 +138,7 @@ pub enum Admitted {
 ///
 /// The engine reads meaning from the bodies: `EffectIntended` and `EffectSettled` keep the effect
 /// table, `Checkpoint` sets the run's step to the event's step, `AssistantMessage` and
-/// `ModelAttempts` add to its usage, a `Compacted` with a summary moves `context_from`.
+/// `ModelAttempts` add to its usage, a `Compacted` with a summary moves `context_from` to its `to + 1`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommitStep {
     /// The right to write.
