@@ -7,7 +7,7 @@
 //!
 //! Besides the seams stand the three things built directly on them that more than one part needs:
 //! the HTTP client over our connector, slots (a bounded, tenant-fair, deadline-aware queue in
-//! front of every component), and process start.
+//! front of every component), process start, and the codec of server-sent events.
 
 pub mod clock;
 pub mod http;
@@ -15,6 +15,7 @@ pub mod net;
 pub mod process;
 pub mod slots;
 pub mod spawn;
+pub mod sse;
 
 use std::sync::Arc;
 
