@@ -1,0 +1,190 @@
+//! Cgroups: memory and processes of a whole command, on version 1 or 2, where we may write.
+//!
+//! A keeper enters its cgroup once, and every command it runs is born there: moving a process
+//! into a cgroup waits for all processors and is the slow part.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use evenkeel_core::port::runner::RunnerLimits;
+
+const ROOT: &str = "/sys/fs/cgroup";
+const PARENT: &str = "evenkeel";
+
+/// What the keeper and pid 1 themselves need beside the command.
+const OWN_MEMORY_BYTES: u64 = 8 << 20;
+const OWN_PROCESSES: u64 = 2;
+
+/// Where our cgroups are made.
+pub(super) struct Hierarchy {
+    version: Version,
+    memory: Option<PathBuf>,
+    pids: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// The cgroup of one keeper.
+pub(super) struct Cgroup {
+    version: Version,
+    memory: Option<PathBuf>,
+    pids: Option<PathBuf>,
+}
+
+impl Hierarchy {
+    /// The hierarchy of this host, if it has one that we may write to.
+    pub(super) fn find() -> Option<Self> {
+        let hierarchy = if Path::new(ROOT).join("cgroup.controllers").exists() {
+            let parent = unified_parent();
+            Self { version: Version::V2, memory: parent.clone(), pids: parent }
+        } else {
+            Self { version: Version::V1, memory: v1_parent("memory"), pids: v1_parent("pids") }
+        };
+        (hierarchy.memory.is_some() || hierarchy.pids.is_some()).then_some(hierarchy)
+    }
+
+    /// Makes the cgroup of a keeper.
+    pub(super) fn create(&self, slot: u32) -> io::Result<Cgroup> {
+        let name = format!("{}-{slot}", std::process::id());
+        let create = |parent: &Option<PathBuf>| {
+            let path = parent.as_ref().map(|parent| parent.join(&name));
+            path.map(|path| make(&path).map(|()| path)).transpose()
+        };
+        let (memory, pids) = (create(&self.memory)?, create(&self.pids)?);
+        Ok(Cgroup { version: self.version, memory, pids })
+    }
+
+    /// Removes what a killed server left behind. Cgroups with processes stay: they are in use.
+    pub(super) fn sweep(&self) {
+        for parent in [&self.memory, &self.pids].into_iter().flatten() {
+            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+impl Cgroup {
+    pub(super) fn bounds_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    pub(super) fn bounds_processes(&self) -> bool {
+        self.pids.is_some()
+    }
+
+    /// Moves this process in; its children are born there.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        for path in self.paths() {
+            fs::write(path.join("cgroup.procs"), "0")?;
+        }
+        Ok(())
+    }
+
+    /// Sets the limits of the next command.
+    pub(super) fn limit(&self, limits: &RunnerLimits) -> io::Result<()> {
+        if let Some(pids) = &self.pids {
+            let max = limits.processes.saturating_add(OWN_PROCESSES);
+            fs::write(pids.join("pids.max"), max.to_string())?;
+        }
+        let Some(memory) = &self.memory else {
+            return Ok(());
+        };
+        let max = limits.memory_bytes.saturating_add(OWN_MEMORY_BYTES).to_string();
+        match self.version {
+            Version::V1 => limit_v1(memory, &max),
+            Version::V2 => {
+                // Absent without swap.
+                let _ = fs::write(memory.join("memory.swap.max"), "0");
+                fs::write(memory.join("memory.max"), max)
+            }
+        }
+    }
+
+    /// How many processes the kernel has killed here for memory.
+    pub(super) fn n_killed_for_memory(&self) -> u64 {
+        let file = match self.version {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        let text = self.memory.as_ref().and_then(|memory| fs::read_to_string(memory.join(file)).ok());
+        let line =
+            text.as_deref().into_iter().flat_map(str::lines).find_map(|line| line.strip_prefix("oom_kill "));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Removes it, after its processes have ended.
+    pub(super) fn remove(&self) {
+        for path in self.paths() {
+            let _ = fs::remove_dir(path);
+        }
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        let shared = self.version == Version::V2;
+        self.memory.iter().chain(self.pids.iter().filter(move |_| !shared))
+    }
+}
+
+fn limit_v1(memory: &Path, max: &str) -> io::Result<()> {
+    // With swap accounting the limit of both together may never be below that of memory alone.
+    let both = memory.join("memory.memsw.limit_in_bytes");
+    let only = memory.join("memory.limit_in_bytes");
+    if both.exists() {
+        let _ = fs::write(&both, "-1");
+    }
+    if fs::write(&only, max).is_err() {
+        // The last command left more in the page cache than this one may use: let go of it.
+        fs::write(memory.join("memory.force_empty"), "0")?;
+        fs::write(&only, max)?;
+    }
+    if both.exists() {
+        fs::write(&both, max)?;
+    }
+    Ok(())
+}
+
+/// The cgroup of ours on version 1, below our own one, or below what is mounted when that is not
+/// visible from here.
+fn v1_parent(controller: &str) -> Option<PathBuf> {
+    let root = Path::new(ROOT).join(controller);
+    let own = own_path(|controllers| controllers.split(',').any(|name| name == controller))?;
+    let below = root.join(own.trim_start_matches('/'));
+    let parent = if below.is_dir() { below } else { root }.join(PARENT);
+    make(&parent).ok()?;
+    Some(parent)
+}
+
+fn unified_parent() -> Option<PathBuf> {
+    let own = own_path(str::is_empty)?;
+    let base = Path::new(ROOT).join(own.trim_start_matches('/'));
+    let parent = base.join(PARENT);
+    // Refused when the base holds processes, which is the rule of version 2, unless they are
+    // enabled already.
+    let _ = fs::write(base.join("cgroup.subtree_control"), "+memory +pids");
+    make(&parent).ok()?;
+    fs::write(parent.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    Some(parent)
+}
+
+/// Our own path in the hierarchy whose controllers match.
+fn own_path(matches: impl Fn(&str) -> bool) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        matches(controllers).then(|| path.to_owned())
+    })
+}
+
+fn make(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}

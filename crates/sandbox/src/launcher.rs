@@ -1,0 +1,126 @@
+//! The launcher: the server's side of the sandbox.
+//!
+//! It holds ready keepers, gives one to each command, reads what the command writes, and ends it
+//! when its time or its output is used up. It decides nothing about isolation: that is the
+//! helper's work, on the other side of the socket.
+
+mod capture;
+mod keepers;
+mod session;
+
+use std::sync::Arc;
+
+use evenkeel_core::port::runner::{Command, Exit, LimitHit, Runner, RunnerLimits};
+use evenkeel_core::{Code, Error, Origin};
+use evenkeel_env::Env;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::config::{Isolation, SandboxConfig};
+use crate::doctor;
+use crate::wire::{Failure, Reply, Request};
+use keepers::Keepers;
+use session::Ending;
+
+/// Runs commands in fresh sandboxes.
+pub struct Launcher {
+    config: SandboxConfig,
+    keepers: Arc<Keepers>,
+}
+
+impl Launcher {
+    /// Examines the host, refuses it if it cannot isolate as the configuration demands, and makes
+    /// ready. Runs the helper once and waits for it: call it while starting, within a runtime.
+    ///
+    /// # Errors
+    /// `sandbox-unavailable` when the host lacks what isolation needs, or lacks a mechanism that
+    /// `allow_degraded` does not name.
+    pub fn start(env: &Env, config: SandboxConfig) -> Result<Arc<Self>, Error> {
+        match config.isolation {
+            Isolation::Native => {
+                let report = doctor::examine_with(&config);
+                report.admit(&config.allow_degraded)?;
+                tracing::info!(kernel = report.kernel, "sandbox ready");
+            }
+            Isolation::None => tracing::warn!(
+                "commands of runs are NOT isolated: sandbox.isolation is \"none\"; \
+                 they have the files and the network of this server's user"
+            ),
+        }
+        let keepers = Keepers::new(&config);
+        keepers.warm_up(env);
+        Ok(Arc::new(Self { config, keepers }))
+    }
+
+    /// The limits of a command whose caller has no wishes.
+    #[must_use]
+    pub fn limits(&self) -> &RunnerLimits {
+        &self.config.limits
+    }
+
+    async fn run_once(&self, command: Command) -> Result<Exit, Failure> {
+        let begun = Instant::now();
+        let Command { argv, workspace, read_only, cwd, env, stdin, limits, .. } = command;
+        let request = Request { argv, workspace, read_only, cwd, env, limits };
+        let mut keeper = self.keepers.take().await?;
+        let ending = session::run(&mut keeper, &request, stdin).await?;
+        self.keepers.give_back(keeper);
+        let mut exit = exit_of(ending, &request)?;
+        exit.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(exit)
+    }
+}
+
+impl Runner for Launcher {
+    fn run(&self, command: Command) -> BoxFuture<'_, Result<Exit, Error>> {
+        Box::pin(async move { self.run_once(command).await.map_err(failed) })
+    }
+}
+
+fn exit_of(ending: Ending, request: &Request) -> Result<Exit, Failure> {
+    let (code, signal, out_of_memory, cpu_ms) = match ending.reply {
+        Reply::Ended { code, signal, out_of_memory, cpu_ms } => (code, signal, out_of_memory, cpu_ms),
+        Reply::Failed(failure) => return Err(failure),
+    };
+    // What the launcher ended itself says more than the signal it used for that. With a code the
+    // command ended in the very moment before, by itself.
+    let limit = ending
+        .limit
+        .filter(|_| code.is_none())
+        .or_else(|| limit_hit(code, signal, out_of_memory, cpu_ms, &request.limits));
+    let (stdout, stderr, bytes_dropped) = ending.output;
+    Ok(Exit { code, signal, limit, stdout, stderr, bytes_dropped, ms: 0 })
+}
+
+/// The limit that the way of ending shows. A shell reports a signal of its child as 128 + signal.
+fn limit_hit(
+    code: Option<i32>,
+    signal: Option<i32>,
+    out_of_memory: bool,
+    cpu_ms: u64,
+    limits: &RunnerLimits,
+) -> Option<LimitHit> {
+    let signal = signal.or_else(|| code.filter(|code| *code > 128).map(|code| code - 128));
+    if out_of_memory && code != Some(0) {
+        return Some(LimitHit::Memory);
+    }
+    match signal {
+        Some(libc::SIGXCPU) => Some(LimitHit::Cpu),
+        Some(libc::SIGXFSZ) => Some(LimitHit::FileSize),
+        Some(libc::SIGKILL) if cpu_ms >= limits.cpu_s.saturating_mul(1000) => Some(LimitHit::Cpu),
+        _ => None,
+    }
+}
+
+fn failed(failure: Failure) -> Error {
+    Error::new(
+        Code::SandboxFailed,
+        Origin::Ours,
+        format!("The sandbox could not be made: {failure}."),
+        "Run `evenkeel doctor` to see what this host enforces and what it lacks.",
+    )
+    .retryable()
+}
+
+#[cfg(test)]
+mod tests;
