@@ -1,0 +1,78 @@
+//! Fenced writes that do not end the run: a step, a park, a release.
+
+use evenkeel_core::journal::EventBody;
+use evenkeel_core::port::store::{CommitStep, Park, Release, Written};
+use evenkeel_core::run::{RunState, Waiting};
+
+use super::{Context, cancel, guard, log};
+use crate::record::{RunRow, ThreadRow};
+use crate::rows::Rowed;
+
+fn done(thread: &ThreadRow, cancelling: bool) -> Written {
+    Written::Done { seq_last: thread.seq_last, cancelling }
+}
+
+/// Appends the events of a step.
+pub(super) fn commit_step(ctx: &mut Context<'_>, request: &CommitStep) -> Rowed<Written> {
+    let Some((mut thread, mut run)) = guard::holder(ctx, &request.fence)? else {
+        return Ok(Written::Fenced);
+    };
+    if let Some(effect) = log::effect_conflict(ctx, &run, &request.events)? {
+        return Ok(Written::EffectExists(effect));
+    }
+    log::append_all(ctx, &mut thread, &mut run, &request.events)?;
+    log::save(ctx, &mut thread, &mut run)?;
+    Ok(done(&thread, run.state == RunState::Cancelling))
+}
+
+/// Stores a run as waiting. It keeps its thread: later turns wait for it. If a cancel is stored the
+/// owner's giving up is the proof that it has stopped, and the run ends `cancelled` instead.
+pub(super) fn park(ctx: &mut Context<'_>, request: &Park) -> Rowed<Written> {
+    let Some((mut thread, mut run)) = guard::holder(ctx, &request.fence)? else {
+        return Ok(Written::Fenced);
+    };
+    if let Some(effect) = log::effect_conflict(ctx, &run, &request.events)? {
+        return Ok(Written::EffectExists(effect));
+    }
+    log::append_all(ctx, &mut thread, &mut run, &request.events)?;
+    if run.state == RunState::Cancelling {
+        return give_up_cancelled(ctx, thread, run);
+    }
+    let parked =
+        EventBody::Parked { on: request.on, reason: request.reason.clone(), until_hint: request.until_hint };
+    // The step that waits is the one after the last checkpoint.
+    let step = request.events.last().map_or(run.step, |event| event.step);
+    log::append(ctx, &mut thread, &mut run, step, &parked)?;
+    run.wait = Some(Waiting {
+        on: request.on,
+        reason: request.reason.clone(),
+        since: ctx.now.wall,
+        until_hint: request.until_hint,
+        route: request.route.clone(),
+    });
+    run.state = RunState::Waiting;
+    run.ready = false;
+    run.owner = None;
+    log::save(ctx, &mut thread, &mut run)?;
+    Ok(done(&thread, false))
+}
+
+/// Queues a run again as the next of its thread, or ends it if a cancel is stored.
+pub(super) fn release(ctx: &mut Context<'_>, request: &Release) -> Rowed<Written> {
+    let Some((mut thread, mut run)) = guard::holder(ctx, &request.fence)? else {
+        return Ok(Written::Fenced);
+    };
+    if run.state == RunState::Cancelling {
+        return give_up_cancelled(ctx, thread, run);
+    }
+    run.state = RunState::Queued;
+    run.ready = true;
+    run.owner = None;
+    log::save(ctx, &mut thread, &mut run)?;
+    Ok(done(&thread, false))
+}
+
+fn give_up_cancelled(ctx: &mut Context<'_>, mut thread: ThreadRow, mut run: RunRow) -> Rowed<Written> {
+    cancel::end_unowned(ctx, &mut thread, &mut run, &cancel::cancelled())?;
+    Ok(done(&thread, true))
+}

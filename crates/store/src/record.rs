@@ -1,0 +1,196 @@
+//! Stored shapes: one struct for each row that a decision loads, changes and saves.
+//!
+//! Rows hold what changes often. What is written once and may be large (a run's spec and outcome,
+//! a thread's metadata) is stored beside them and loaded only where it is needed.
+
+use std::collections::BTreeMap;
+
+use evenkeel_core::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
+use evenkeel_core::message::Usage;
+use evenkeel_core::port::store::Peer;
+use evenkeel_core::run::{BusyPolicy, Class, Outcome, Run, RunSpec, RunState, Waiting};
+use evenkeel_core::thread::Thread;
+use evenkeel_core::{Mono, Wall};
+use serde_json::Value;
+
+/// A thread without its metadata.
+///
+/// `active` is the run that holds the thread: the claimed, parked or released one, or the queued
+/// one that is next to be claimed. It is `None` exactly when no run of the thread is open, so a
+/// thread with waiting turns always has a holder that is owned or can be claimed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ThreadRow {
+    /// Key inside the engine, in order of arrival.
+    pub(crate) n: u64,
+    pub(crate) id: ThreadId,
+    pub(crate) tenant: TenantId,
+    pub(crate) created_at: Wall,
+    pub(crate) updated_at: Wall,
+    pub(crate) version: u64,
+    pub(crate) epoch: u64,
+    pub(crate) seq_last: u64,
+    pub(crate) context_from: u64,
+    pub(crate) active: Option<RunId>,
+    /// Open runs of the thread besides the active one.
+    pub(crate) n_waiting: u32,
+    pub(crate) newest_run: Option<RunId>,
+}
+
+impl ThreadRow {
+    /// A new, empty thread; the engine gives it its key.
+    pub(crate) fn new(tenant: TenantId, id: ThreadId, now: Wall) -> Self {
+        Self {
+            n: 0,
+            id,
+            tenant,
+            created_at: now,
+            updated_at: now,
+            version: 0,
+            epoch: 0,
+            seq_last: 0,
+            context_from: 1,
+            active: None,
+            n_waiting: 0,
+            newest_run: None,
+        }
+    }
+
+    /// The thread as the contract shows it.
+    pub(crate) fn into_thread(self, metadata: Value) -> Thread {
+        Thread {
+            id: self.id,
+            tenant: self.tenant,
+            metadata,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            version: self.version,
+            epoch: self.epoch,
+            seq_last: self.seq_last,
+            active: self.active,
+            n_waiting: self.n_waiting,
+            newest_run: self.newest_run,
+        }
+    }
+}
+
+/// A run without its spec and outcome.
+///
+/// `ready` holds exactly for the queued run that is active on its thread: the one that can be
+/// claimed now. `owner` is set exactly while the state is `running` or `cancelling`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RunRow {
+    /// Key inside the engine, in order of arrival: the order of the inbox.
+    pub(crate) n: u64,
+    pub(crate) id: RunId,
+    /// Key of its thread.
+    pub(crate) thread_n: u64,
+    pub(crate) thread: ThreadId,
+    pub(crate) tenant: TenantId,
+    pub(crate) state: RunState,
+    pub(crate) ready: bool,
+    pub(crate) wait: Option<Waiting>,
+    pub(crate) step: u32,
+    pub(crate) attempt: u32,
+    pub(crate) owner: Option<ReplicaId>,
+    pub(crate) version: Option<u64>,
+    pub(crate) key: Option<IdempotencyKey>,
+    pub(crate) body_hash: String,
+    pub(crate) class: Class,
+    /// Kept for the policies that act on a busy thread; today every policy but `reject` waits.
+    pub(crate) busy_policy: BusyPolicy,
+    pub(crate) deadline: Wall,
+    pub(crate) created_at: Wall,
+    pub(crate) updated_at: Wall,
+    pub(crate) usage: Usage,
+}
+
+impl RunRow {
+    /// The run as the contract shows it.
+    pub(crate) fn into_run(self, position: u32, spec: RunSpec, outcome: Option<Outcome>) -> Run {
+        Run {
+            id: self.id,
+            thread: self.thread,
+            tenant: self.tenant,
+            state: self.state,
+            wait: self.wait,
+            position,
+            step: self.step,
+            attempt: self.attempt,
+            owner: self.owner,
+            version: self.version,
+            key: self.key,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            spec,
+            outcome,
+            usage: self.usage,
+        }
+    }
+}
+
+/// What is stored of an effect: which of its two events exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct EffectRow {
+    pub(crate) intended: bool,
+    pub(crate) settled: bool,
+}
+
+/// The replicas of this store and their leases.
+///
+/// Both engines of today serve one process, so leases live in that process and are judged by its
+/// monotonic clock: a jump of the wall clock ends no lease, and after a restart every earlier
+/// replica is unknown, which counts as lapsed.
+#[derive(Debug, Default)]
+pub(crate) struct Replicas {
+    by_id: BTreeMap<ReplicaId, Lease>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    until: Mono,
+    address: Option<String>,
+    draining: bool,
+}
+
+/// A lapsed replica is forgotten after this long; a zombie that beats later than that is fenced
+/// all the same, it is only not told `held: false`.
+const FORGET_AFTER_MS: u64 = 24 * 60 * 60 * 1000;
+
+impl Replicas {
+    /// Whether the replica holds no lease now.
+    pub(crate) fn lapsed(&self, replica: ReplicaId, now: Mono) -> bool {
+        self.by_id.get(&replica).is_none_or(|lease| lease.until < now)
+    }
+
+    /// Renews a lease; says whether it had not lapsed.
+    pub(crate) fn beat(
+        &mut self,
+        replica: ReplicaId,
+        address: Option<String>,
+        draining: bool,
+        until: Mono,
+        now: Mono,
+    ) -> bool {
+        self.by_id.retain(|_, lease| now.0.saturating_sub(lease.until.0) < FORGET_AFTER_MS);
+        let held = self.by_id.get(&replica).is_none_or(|lease| lease.until >= now);
+        self.by_id.insert(replica, Lease { until, address, draining });
+        held
+    }
+
+    /// Forgets a replica.
+    pub(crate) fn leave(&mut self, replica: ReplicaId) {
+        self.by_id.remove(&replica);
+    }
+
+    /// All replicas but `me`.
+    pub(crate) fn peers(&self, me: ReplicaId, now: Mono) -> Vec<Peer> {
+        let others = self.by_id.iter().filter(|(replica, _)| **replica != me);
+        let peer = |(replica, lease): (&ReplicaId, &Lease)| Peer {
+            replica: *replica,
+            address: lease.address.clone(),
+            lapsed: lease.until < now,
+            draining: lease.draining,
+        };
+        others.map(peer).collect()
+    }
+}
