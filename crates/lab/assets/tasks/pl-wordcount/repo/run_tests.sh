@@ -1,0 +1,2 @@
+#!/bin/sh
+exec perl -I. test.pl 2>&1
