@@ -41,10 +41,11 @@ impl Blocking {
 
     /// Runs `body` on one of the threads. Dropping the future does not stop work that has begun:
     /// long work watches a [`Cancel`].
-    pub(crate) fn run<T: Send + 'static>(
-        &self,
-        body: impl FnOnce() -> T + Send + 'static,
-    ) -> impl Future<Output = Result<T, Lost>> + Send + use<T> {
+    pub(crate) fn run<T, F>(&self, body: F) -> impl Future<Output = Result<T, Lost>> + Send + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
         let (done, result) = oneshot::channel();
         let work: Work = Box::new(move || {
             if !done.is_closed() {

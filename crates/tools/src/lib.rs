@@ -3,7 +3,7 @@
 //! [`Toolbox`] implements the tools port. A call is checked against its tool's schema, judged by
 //! policy ([`policy`]) on normalised facts, given an effect class, and then carried out: `bash` and
 //! git through the sandbox's runner, everything else through an MCP session ([`mcp`]), where the
-//! built-in servers ([`builtin`]: files, grep, git) and foreign ones take the same path of slots,
+//! built-in servers (files, grep, git) and foreign ones take the same path of slots,
 //! deadlines, cancel and output caps. [`workspace`] keeps a run's files and their snapshots.
 //!
 //! Invariants: nothing changes before `execute`; a call that fails to be judged is denied; files
@@ -11,12 +11,17 @@
 //! a program of the workspace outside the sandbox; no call runs without a time limit.
 
 pub mod agents;
-
+mod arguments;
+mod beneath;
+mod blocking;
+mod builtin;
+mod catalog;
 pub mod config;
 pub mod mcp;
-
+pub mod policy;
 mod toolbox;
 pub mod workspace;
 
 pub use config::{McpConfig, McpHints, McpServerConfig, PolicyConfig, PolicyMode, ToolsConfig};
+pub use policy::Policy;
 pub use toolbox::{ToolSlots, Toolbox};

@@ -1,0 +1,186 @@
+//! Foreign tool servers: child processes that speak MCP on stdin and stdout.
+//!
+//! ```text
+//! stopped --first use--> starting --handshake--> open --child or pipe ends--> lost
+//!                           |  ^                                               |
+//!                    failed |  +------------- next use, after the backoff -----+
+//!                           v
+//!                        backoff (0.5 s, doubling, at most 30 s; 0 after a session that worked)
+//! ```
+//! One session per server serves all runs. A server gets an environment of its own, never ours,
+//! and a process group of its own that is killed with it: what it started does not outlive it.
+//! When we are killed, the end of its stdin tells it to go.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::Error;
+use evenkeel_env::Env;
+use rmcp::model::Tool;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, ChildStderr};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::lost;
+use super::session::{Session, handshake};
+use crate::config::McpServerConfig;
+
+/// Longest message of a server; a longer one is dropped, and its call times out.
+const MESSAGE_BYTES_MAX: usize = 32 << 20;
+
+const BACKOFF_FIRST: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// Directories in which a server's program is looked up.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// One configured server.
+pub(crate) struct Foreign {
+    pub(crate) name: String,
+    pub(crate) config: McpServerConfig,
+    env: Env,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: Option<Open>,
+    /// The tools as last listed; kept when the server goes away, so that what agents are offered
+    /// does not change with it.
+    tools: Option<Arc<Vec<Tool>>>,
+    n_failures: u32,
+    retry_at: Option<Instant>,
+}
+
+struct Open {
+    session: Arc<Session>,
+    /// Kills the server when dropped.
+    _process: Process,
+}
+
+impl Foreign {
+    pub(crate) fn new(env: &Env, name: String, config: McpServerConfig) -> Self {
+        Self { name, config, env: env.clone(), state: Mutex::default() }
+    }
+
+    /// The open session, started if need be. Waits out the backoff.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, Error> {
+        let mut state = self.state.lock().await;
+        if let Some(open) = state.open.as_ref().filter(|open| open.session.is_open()) {
+            return Ok(open.session.clone());
+        }
+        if state.open.take().is_some() {
+            // It worked until now: the first restart is at once, the next ones are not.
+            state.n_failures = 0;
+        }
+        if let Some(at) = state.retry_at {
+            tokio::time::sleep_until(at).await;
+        }
+        state.retry_at = Some(Instant::now() + backoff(state.n_failures));
+        state.n_failures = state.n_failures.saturating_add(1);
+        let limit = Duration::from_millis(self.config.start_ms_max);
+        let started = tokio::time::timeout(limit, self.start()).await;
+        let (open, tools) = started.map_err(|_| lost(&self.name, "it did not start in time"))??;
+        let session = open.session.clone();
+        state.open = Some(open);
+        state.tools = Some(Arc::new(tools));
+        tracing::info!(server = %self.name, "tool server started");
+        Ok(session)
+    }
+
+    /// Gives up a session that turned out to be lost, unless another was opened already.
+    pub(crate) async fn forget(&self, session: &Arc<Session>) {
+        let mut state = self.state.lock().await;
+        if state.open.as_ref().is_some_and(|open| Arc::ptr_eq(&open.session, session)) {
+            state.open = None;
+            state.n_failures = 0;
+        }
+    }
+
+    /// A call was answered: the next loss is a first one.
+    pub(crate) async fn worked(&self) {
+        let mut state = self.state.lock().await;
+        state.n_failures = 0;
+        state.retry_at = None;
+    }
+
+    /// The tools that the configuration lets through, by name.
+    pub(crate) async fn tools(&self) -> Result<Vec<Tool>, Error> {
+        let known = self.state.lock().await.tools.clone();
+        let all = match known {
+            Some(tools) => tools,
+            None => {
+                self.session().await?;
+                self.state.lock().await.tools.clone().unwrap_or_default()
+            }
+        };
+        let allowed = |tool: &&Tool| match &self.config.tools {
+            Some(names) => names.iter().any(|name| *name == tool.name),
+            None => true,
+        };
+        let mut tools: Vec<Tool> = all.iter().filter(allowed).cloned().collect();
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(tools)
+    }
+
+    async fn start(&self) -> Result<(Open, Vec<Tool>), Error> {
+        let mut command = evenkeel_env::process::command(&self.config.command);
+        command
+            .args(&self.config.args)
+            .env("PATH", PATH)
+            .env("HOME", "/tmp")
+            .envs(&self.config.env)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child = command.spawn().map_err(|error| lost(&self.name, error))?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let process = Process(child);
+        let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
+            return Err(lost(&self.name, "it has no pipes"));
+        };
+        let log = log_of(self.name.clone(), stderr);
+        drop(self.env.spawner.spawn("mcp-stderr", Box::pin(log)));
+        let transport = AsyncRwTransport::new(stdout, stdin).with_max_line_length(MESSAGE_BYTES_MAX);
+        let session = handshake(&self.name, transport).await?;
+        let tools = session.tools().await?;
+        Ok((Open { session: Arc::new(session), _process: process }, tools))
+    }
+}
+
+fn backoff(n_failures: u32) -> Duration {
+    let factor = 1u32.checked_shl(n_failures.min(16)).unwrap_or(u32::MAX);
+    BACKOFF_FIRST.saturating_mul(factor).min(BACKOFF_MAX)
+}
+
+/// Passes a server's own log on, line by line, cut, until it ends.
+async fn log_of(server: String, stderr: ChildStderr) {
+    let mut lines = BufReader::new(stderr);
+    loop {
+        let mut line = Vec::new();
+        let mut limited = (&mut lines).take(4096);
+        match limited.read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                tracing::debug!(%server, line = %String::from_utf8_lossy(&line).trim_end(), "tool server")
+            }
+        }
+    }
+}
+
+/// A server's process group, killed when dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Until the child is reaped its number cannot belong to another process.
+        let pid = self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! A shell command as the simple commands that it would run.
+//!
+//! A real grammar (tree-sitter-bash) reads the text; every command in it counts, wherever it
+//! stands: in lists, pipes, subshells, substitutions, loops, functions, after assignments, on
+//! later lines. Programs that run another program (`env`, `xargs`, `sh -c`, `find -exec`, ...) are
+//! judged, and so is what they run. What the grammar does not understand, and what is only known
+//! when it runs (`$cmd`, `eval "$x"`), is a part that is not parsed: its program is not known and
+//! no policy should take it for a harmless one.
+
+mod wrap;
+
+use tree_sitter::{Node, Parser};
+
+/// One simple command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// The program as written, quotes removed; empty if not parsed.
+    pub(crate) program: String,
+    /// Its arguments, quotes removed; those that are only known when it runs are as written.
+    pub(crate) args: Vec<String>,
+    /// Whether it is known what this runs.
+    pub(crate) parsed: bool,
+}
+
+impl Part {
+    /// Program and arguments on one line.
+    pub(crate) fn line(&self) -> String {
+        let mut line = self.program.clone();
+        for arg in &self.args {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(arg);
+        }
+        line
+    }
+
+    fn unparsed(text: &str) -> Self {
+        Self { program: String::new(), args: vec![text.to_owned()], parsed: false }
+    }
+}
+
+/// A word of a command, and whether its value is known before it runs.
+#[derive(Clone, Debug)]
+struct Word {
+    text: String,
+    known: bool,
+}
+
+/// Longer commands are not read.
+const BYTES_MAX: usize = 64 << 10;
+
+/// Commands inside commands inside commands.
+const DEPTH_MAX: usize = 8;
+
+/// Levels of the syntax tree that are walked.
+const TREE_DEPTH_MAX: usize = 200;
+
+/// Every simple command that a shell call would run; at least one.
+pub(crate) fn commands(text: &str) -> Vec<Part> {
+    let mut parts = Vec::new();
+    read(text, 0, &mut parts);
+    if parts.is_empty() {
+        // Nothing but comments, assignments or white space.
+        parts.push(Part { program: "true".to_owned(), args: Vec::new(), parsed: true });
+    }
+    parts
+}
+
+fn read(text: &str, depth: usize, parts: &mut Vec<Part>) {
+    if text.len() > BYTES_MAX || depth > DEPTH_MAX {
+        parts.push(Part::unparsed(text));
+        return;
+    }
+    let mut parser = Parser::new();
+    let tree =
+        parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok().and_then(|()| parser.parse(text, None));
+    let Some(tree) = tree else {
+        parts.push(Part::unparsed(text));
+        return;
+    };
+    if tree.root_node().has_error() {
+        // What can be read is judged too, so that a deny is not missed behind a syntax error.
+        parts.push(Part::unparsed(text));
+    }
+    let mut reader = Reader { text, depth, parts };
+    reader.visit(tree.root_node(), 0);
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    depth: usize,
+    parts: &'a mut Vec<Part>,
+}
+
+impl Reader<'_> {
+    fn visit(&mut self, node: Node<'_>, level: usize) {
+        if level > TREE_DEPTH_MAX {
+            self.parts.push(Part::unparsed(self.source(node)));
+            return;
+        }
+        match node.kind() {
+            "command" => self.command(node),
+            "declaration_command" | "unset_command" | "test_command" => self.keyword(node),
+            _ => {}
+        }
+        let mut cursor = node.walk();
+        for child in node.named_children(&mut cursor) {
+            self.visit(child, level + 1);
+        }
+    }
+
+    /// `export X=1`, `unset X`, `[[ ... ]]`: part of the shell itself.
+    fn keyword(&mut self, node: Node<'_>) {
+        let program = node.child(0).map_or("", |child| self.source(child)).to_owned();
+        self.parts.push(Part { program, args: Vec::new(), parsed: true });
+    }
+
+    fn command(&mut self, node: Node<'_>) {
+        let mut words = Vec::new();
+        let mut cursor = node.walk();
+        for child in node.named_children(&mut cursor) {
+            match child.kind() {
+                "variable_assignment"
+                | "file_redirect"
+                | "herestring_redirect"
+                | "heredoc_redirect"
+                | "comment" => {}
+                "command_name" => words.extend(child.named_child(0).map(|name| self.word(name))),
+                _ => words.push(self.word(child)),
+            }
+        }
+        self.simple(&words);
+    }
+
+    /// One simple command: itself, and what it runs in turn.
+    fn simple(&mut self, words: &[Word]) {
+        let Some((program, args)) = words.split_first() else {
+            return;
+        };
+        if !program.known || program.text.is_empty() {
+            let line: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+            self.parts.push(Part::unparsed(&line.join(" ")));
+            return;
+        }
+        let texts = args.iter().map(|word| word.text.clone()).collect();
+        self.parts.push(Part { program: program.text.clone(), args: texts, parsed: true });
+        if self.depth >= DEPTH_MAX {
+            self.parts.push(Part::unparsed(&program.text));
+            return;
+        }
+        self.depth += 1;
+        match wrap::inner(&program.text, args) {
+            wrap::Inner::None => {}
+            wrap::Inner::Words(commands) => commands.iter().for_each(|words| self.simple(words)),
+            wrap::Inner::Script(script) => read(&script, self.depth, self.parts),
+            wrap::Inner::Unknown => {
+                let line: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+                self.parts.push(Part::unparsed(&line.join(" ")));
+            }
+        }
+        self.depth -= 1;
+    }
+
+    /// A word with its quotes removed.
+    fn word(&self, node: Node<'_>) -> Word {
+        let source = self.source(node);
+        let known = |text: String| Word { text, known: true };
+        match node.kind() {
+            "word" | "number" => {
+                let plain = unescaped(source);
+                // A pattern may become any name; `~` and braces are expanded too.
+                let open = source.contains(['*', '?', '[', '{']) || source.starts_with('~');
+                Word { text: plain, known: !open }
+            }
+            "raw_string" => known(source.trim_matches('\'').to_owned()),
+            "string" => self.string(node),
+            "concatenation" => {
+                let mut word = known(String::new());
+                let mut end = node.start_byte();
+                let mut cursor = node.walk();
+                for child in node.named_children(&mut cursor) {
+                    let part = self.word(child);
+                    word.text.push_str(&part.text);
+                    // A gap holds something that is not part of the text put together here.
+                    word.known &= part.known && child.start_byte() == end;
+                    end = child.end_byte();
+                }
+                word.known &= end == node.end_byte();
+                word
+            }
+            _ => Word { text: source.to_owned(), known: false },
+        }
+    }
+
+    fn string(&self, node: Node<'_>) -> Word {
+        let mut cursor = node.walk();
+        let known = node.named_children(&mut cursor).all(|child| child.kind() == "string_content");
+        let source = self.source(node);
+        let inner = source.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(source);
+        let mut text = String::new();
+        let mut chars = inner.chars().peekable();
+        while let Some(c) = chars.next() {
+            match (c, chars.peek()) {
+                ('\\', Some('"' | '\\' | '$' | '`')) => text.extend(chars.next()),
+                ('\\', Some('\n')) => {
+                    chars.next();
+                }
+                _ => text.push(c),
+            }
+        }
+        Word { text, known }
+    }
+
+    fn source(&self, node: Node<'_>) -> &str {
+        self.text.get(node.byte_range()).unwrap_or_default()
+    }
+}
+
+fn unescaped(source: &str) -> String {
+    let mut text = String::new();
+    let mut chars = source.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => text.extend(chars.next().filter(|next| *next != '\n')),
+            _ => text.push(c),
+        }
+    }
+    text
+}

@@ -1,0 +1,204 @@
+//! Judging a call: arguments, facts, verdict, effect class, guards. Changes nothing.
+
+use std::sync::Arc;
+
+use evenkeel_core::journal::{EffectClass, Guard, Verdict};
+use evenkeel_core::port::tools::{Prepared, ToolRequest};
+use serde_json::{Map, Value};
+
+use super::connections::ForeignTool;
+use super::{SLOT_WAIT_MAX, Toolbox};
+use crate::arguments;
+use crate::beneath::{Refusal, Root};
+use crate::builtin::{Args, Context, files};
+use crate::catalog::{self, BuiltinTool, Home};
+use crate::mcp::ServerKind;
+use crate::policy::{Fact, Judgement, Policy, Who, shell_commands};
+
+/// What was found out about a call.
+struct Found {
+    judgement: Judgement,
+    guards: Vec<Guard>,
+    refusal: Option<String>,
+}
+
+impl Found {
+    fn refused(text: String) -> Self {
+        Self { refusal: Some(text), ..Self::judged(Judgement::unasked()) }
+    }
+
+    fn judged(judgement: Judgement) -> Self {
+        Self { judgement, guards: Vec::new(), refusal: None }
+    }
+}
+
+impl Toolbox {
+    pub(super) async fn judge(&self, request: ToolRequest) -> Prepared {
+        if let Some(tool) = catalog::find(&request.call.name) {
+            let found = self.judge_builtin(tool, &request).await;
+            // Calls that only read may run side by side.
+            let parallel = tool.class == EffectClass::Pure && tool.home != Home::Finish;
+            return prepared(request, found, tool.class, parallel);
+        }
+        match self.connections.find(&request.call.name).await {
+            Some(tool) => {
+                let found = self.judge_foreign(&tool, &request).await;
+                let class = tool.class();
+                prepared(request, found, class, class == EffectClass::Pure)
+            }
+            None => {
+                let name = &request.call.name;
+                let text = format!("There is no tool {name}. Use only the tools that were offered.");
+                prepared(request, Found::refused(text), EffectClass::Pure, true)
+            }
+        }
+    }
+
+    async fn judge_builtin(&self, tool: &BuiltinTool, request: &ToolRequest) -> Found {
+        if let Some(fault) = arguments::check(tool.name, &tool.schema(), &request.call.args) {
+            return Found::refused(fault);
+        }
+        if tool.home == Home::Finish {
+            // Ending its own run is no effect that policy speaks of.
+            return Found::judged(Judgement::unasked());
+        }
+        if request.workspace.is_none() {
+            return Found::refused(format!("{} needs a workspace, and this run has none.", tool.name));
+        }
+        let Ok(_slot) = self.slots.policy.acquire(&request.tenant, SLOT_WAIT_MAX).await else {
+            return unjudged();
+        };
+        let who = who(request);
+        match tool.home {
+            Home::Server(ServerKind::Files | ServerKind::Grep) => self.judge_files(tool, request, who).await,
+            Home::Server(ServerKind::Git) => {
+                let fact =
+                    if tool.name == "git_commit" { Fact::Commit(String::new()) } else { Fact::read("") };
+                Found::judged(self.policy.judge(&who, tool.name, &[fact]))
+            }
+            _ => {
+                let command = request.call.args.get("command").and_then(Value::as_str).unwrap_or_default();
+                let facts: Vec<Fact> = shell_commands(command).into_iter().map(Fact::Exec).collect();
+                Found::judged(self.policy.judge(&who, tool.name, &facts))
+            }
+        }
+    }
+
+    async fn judge_files(&self, tool: &BuiltinTool, request: &ToolRequest, who: Who) -> Found {
+        let (policy, workspace) = (self.policy.clone(), request.workspace.clone().unwrap_or_default());
+        let (name, class) = (tool.name, tool.class);
+        let args = request.call.args.as_object().cloned().unwrap_or_default();
+        let work = self.pool.run(move || {
+            let judged = Root::open(&workspace).and_then(|root| match class {
+                EffectClass::Guarded => guarded(&policy, &who, &root, name, &args),
+                _ => read(&policy, &who, &root, name, &args),
+            });
+            judged.unwrap_or_else(|refusal| Found::refused(refusal.0))
+        });
+        work.await.unwrap_or_else(|_| unjudged())
+    }
+
+    async fn judge_foreign(&self, tool: &ForeignTool, request: &ToolRequest) -> Found {
+        if let Some(fault) = arguments::check(&request.call.name, &tool.schema(), &request.call.args) {
+            return Found::refused(fault);
+        }
+        let Ok(_slot) = self.slots.policy.acquire(&request.tenant, SLOT_WAIT_MAX).await else {
+            return unjudged();
+        };
+        let fact = Fact::Call {
+            server: tool.server.name.clone(),
+            tool: tool.tool.name.to_string(),
+            read_only: tool.class() == EffectClass::Pure,
+        };
+        Found::judged(self.policy.judge(&who(request), &request.call.name, &[fact]))
+    }
+
+    /// What a built-in server of this run works with.
+    pub(super) fn context(&self, request: &ToolRequest) -> Option<Context> {
+        let (policy, who) = (self.policy.clone(), who(request));
+        let mut limits = self.config.command.clone();
+        limits.wall_ms = limits.wall_ms.min(u64::try_from(request.timeout.as_millis()).unwrap_or(u64::MAX));
+        Some(Context {
+            tenant: request.tenant.clone(),
+            run: request.run,
+            workspace: request.workspace.clone()?,
+            pool: self.pool.clone(),
+            runner: Some(self.runner.clone()),
+            limits,
+            readable: Arc::new(move |path| policy.readable(&who, "grep", path)),
+        })
+    }
+}
+
+fn prepared(request: ToolRequest, found: Found, class: EffectClass, parallel: bool) -> Prepared {
+    Prepared {
+        request,
+        verdict: found.judgement.verdict,
+        policies: found.judgement.policies,
+        class,
+        parallel,
+        guards: found.guards,
+        refusal: found.refusal,
+    }
+}
+
+fn who(request: &ToolRequest) -> Who {
+    Who { tenant: request.tenant.clone(), run: request.run, agent: request.agent.clone() }
+}
+
+/// Without a judgement nothing runs.
+fn unjudged() -> Found {
+    let reason = "The policy engine could not judge this call, so it was not run. Try again.".to_owned();
+    Found::judged(Judgement { verdict: Verdict::Deny { reason }, policies: Vec::new() })
+}
+
+fn read(
+    policy: &Policy,
+    who: &Who,
+    root: &Root,
+    tool: &str,
+    args: &Map<String, Value>,
+) -> Result<Found, Refusal> {
+    let resolved = root.resolve(Args(args).optional_text("path").unwrap_or("."))?;
+    let judgement = policy.judge(who, tool, &[Fact::read(&resolved.path)]);
+    if !resolved.exists && judgement.verdict == Verdict::Allow {
+        return Err(crate::beneath::refusal(rustix::io::Errno::NOENT, &resolved.path));
+    }
+    Ok(Found::judged(judgement))
+}
+
+fn guarded(
+    policy: &Policy,
+    who: &Who,
+    root: &Root,
+    tool: &str,
+    args: &Map<String, Value>,
+) -> Result<Found, Refusal> {
+    let args = Args(args);
+    let mut facts = Vec::new();
+    for path in files::written(root, tool, &args)? {
+        // A failed edit shows the nearest text of the file, so editing is reading too.
+        if tool != "write_file" {
+            facts.push(Fact::read(&path));
+        }
+        facts.push(Fact::write(&path));
+    }
+    let judgement = policy.judge(who, tool, &facts);
+    if judgement.verdict != Verdict::Allow {
+        // What the plan would say about the files is not for one who may not see them. A call that
+        // a person allows is planned again when it runs, and its guards are those of that plan.
+        let guards = match judgement.verdict {
+            Verdict::Ask { .. } => guards_of(files::plan(root, tool, &args)).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        return Ok(Found { guards, ..Found::judged(judgement) });
+    }
+    match guards_of(files::plan(root, tool, &args)) {
+        Ok(guards) => Ok(Found { guards, ..Found::judged(judgement) }),
+        Err(refusal) => Ok(Found { refusal: Some(refusal.0), ..Found::judged(judgement) }),
+    }
+}
+
+fn guards_of(plan: Result<Vec<files::Change>, Refusal>) -> Result<Vec<Guard>, Refusal> {
+    plan.map(|changes| changes.iter().map(files::Change::guard).collect())
+}
