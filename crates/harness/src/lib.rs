@@ -27,7 +27,10 @@
 pub mod config;
 pub mod harness;
 
+mod compact;
 mod dispatch;
+mod host;
+mod run;
 
 pub use config::{CompactConfig, HarnessConfig, Protect};
 pub use harness::{Harness, HarnessSlots, HarnessStats, Parts};

@@ -1,0 +1,336 @@
+//! Calls of a step: judged, journalled, run, settled.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evenkeel_core::id::{EffectId, SnapshotId};
+use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, EventBody, Verdict};
+use evenkeel_core::port::tools::{Prepared, ToolOutput, ToolRequest};
+use futures_util::{StreamExt, stream};
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+
+use super::commit::Stop;
+use super::drive::Driver;
+use super::output;
+use super::recover::{self, Settlement};
+use super::state::{Call, CallState, FINISH_FACT, NOTE_REPEATED, args_hash};
+use super::step::STREAK_WARNED;
+
+/// Pure calls of one step that run at once.
+const PARALLEL_MAX: usize = 8;
+
+/// How a settled effect came by its result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    Ran,
+    Reran,
+    AlreadyApplied,
+    Unknown,
+    Denied,
+}
+
+impl Settled {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ran => "ran",
+            Self::Reran => "reran",
+            Self::AlreadyApplied => "already_applied",
+            Self::Unknown => "unknown",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+impl Driver {
+    /// Judges open calls in order, up to and including the first that must run alone, and stages
+    /// verdicts and intents. What a later call may do depends on what this one changes, so later
+    /// calls are judged, snapshotted and journalled only when it is settled.
+    pub(crate) async fn prepare(&mut self) -> Result<(), Stop> {
+        for call in self.open_calls() {
+            let request = self.request(&call);
+            let prepared = self.unless_stopped(self.tools().prepare(request)).await?;
+            let alone = !prepared.parallel;
+            if self.judge(&call, prepared).await? && alone {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn open_calls(&self) -> Vec<Call> {
+        let calls = self.journal.view.open.iter().flat_map(|open| &open.calls);
+        calls.filter(|call| call.state == CallState::Open).cloned().collect()
+    }
+
+    fn request(&self, call: &Call) -> ToolRequest {
+        let fence = &self.journal.fence;
+        let until = self.rules.until().since(self.host.now());
+        let timeout = Duration::from_millis(self.rules.limits.tool_ms_max).min(until);
+        ToolRequest {
+            tenant: fence.tenant.clone(),
+            thread: fence.thread,
+            run: fence.run,
+            agent: self.agent.name.clone(),
+            step: self.journal.view.step,
+            call_idx: call.idx,
+            effect: EffectId::of(fence.run, self.journal.view.step, call.idx),
+            workspace: self.workspace.clone(),
+            call: call.call.clone(),
+            timeout,
+        }
+    }
+
+    /// Stages what was decided of a call. Says whether it will run.
+    async fn judge(&mut self, call: &Call, prepared: Prepared) -> Result<bool, Stop> {
+        let refusal = refusal(&prepared);
+        self.journal.stage(EventBody::PolicyDecided {
+            call_id: call.call.id.clone(),
+            tool: call.call.name.clone(),
+            verdict: prepared.verdict.clone(),
+            policies: prepared.policies.clone(),
+        });
+        let snapshot = match refusal {
+            None if prepared.class == EffectClass::Workspace => self.snapshot_now().await?,
+            _ => None,
+        };
+        let intent = intent(call, &prepared, snapshot);
+        self.journal.stage(EventBody::EffectIntended(intent.clone()));
+        if let Some(text) = refusal {
+            self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?;
+            return Ok(false);
+        }
+        self.ready.insert(call.idx, prepared);
+        Ok(true)
+    }
+
+    /// The workspace as it is now. The last checkpoint's unless this step changed files already.
+    pub(crate) async fn snapshot_now(&mut self) -> Result<Option<SnapshotId>, Stop> {
+        if self.workspace.is_none() {
+            return Ok(None);
+        }
+        if let Some(snapshot) = &self.journal.view.checkpoint
+            && !self.journal.view.step_changed_files()
+        {
+            return Ok(Some(snapshot.clone()));
+        }
+        let snapshot = self.unless_stopped(self.workspaces().snapshot(self.journal.fence.thread)).await?;
+        snapshot.map(Some).map_err(Stop::Refused)
+    }
+
+    /// Runs what was prepared: pure calls side by side, then the one that must be alone. Results
+    /// that came before an interruption are kept.
+    pub(crate) async fn run_calls(&mut self) -> Result<(), Stop> {
+        self.journal.flush().await?;
+        if self.journal.view.cancelling {
+            return Ok(());
+        }
+        self.journal.check_lease()?;
+        let ready = std::mem::take(&mut self.ready);
+        let intents = self.intents(|fresh| fresh);
+        let known: Vec<(EffectIntent, Prepared)> = intents
+            .into_iter()
+            .filter_map(|(call, intent)| Some((intent, ready.get(&call.idx)?.clone())))
+            .collect();
+        if known.is_empty() {
+            self.journal.view.forget_fresh();
+            return Ok(());
+        }
+        let (beside, alone): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, prepared)| prepared.parallel);
+        self.run_all(beside, Settled::Ran).await?;
+        self.run_all(alone, Settled::Ran).await
+    }
+
+    /// Runs calls side by side and stages their results in the order of the calls.
+    async fn run_all(&mut self, calls: Vec<(EffectIntent, Prepared)>, how: Settled) -> Result<(), Stop> {
+        let host = self.host.clone();
+        let grace = Duration::from_millis(host.config.tool_grace_ms);
+        let mut running = stream::iter(calls.into_iter().enumerate().map(|(idx, (intent, prepared))| {
+            let host = host.clone();
+            async move { (idx, intent, execute(&host, prepared, grace).await) }
+        }))
+        .buffer_unordered(PARALLEL_MAX);
+        let mut done: BTreeMap<usize, (EffectIntent, (ToolOutput, u64))> = BTreeMap::new();
+        let stopped = loop {
+            match self.unless_stopped(running.next()).await {
+                Ok(Some((idx, intent, output))) => drop(done.insert(idx, (intent, output))),
+                Ok(None) => break None,
+                Err(stop) => break Some(stop),
+            }
+        };
+        drop(running);
+        for (intent, (output, ms)) in done.into_values() {
+            self.stage_result(&intent, how, &output, ms).await?;
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+
+    /// Settles every effect that an earlier claim left without a result.
+    pub(crate) async fn settle(&mut self) -> Result<(), Stop> {
+        self.journal.flush().await?;
+        self.journal.check_lease()?;
+        let mut rerun = Vec::new();
+        for (call, intent) in self.intents(|fresh| !fresh) {
+            match self.settlement(&intent).await? {
+                Settlement::AlreadyApplied => {
+                    let output = ToolOutput { text: recover::APPLIED.to_owned(), ..ToolOutput::default() };
+                    self.stage_result(&intent, Settled::AlreadyApplied, &output, 0).await?;
+                }
+                Settlement::Unknown(text) => {
+                    self.stage_result(&intent, Settled::Unknown, &ToolOutput::error(text), 0).await?;
+                }
+                Settlement::RestoreAndRerun(snapshot) => {
+                    let restored = self.workspaces().restore(self.journal.fence.thread, snapshot);
+                    self.unless_stopped(restored).await?.map_err(Stop::Refused)?;
+                    rerun.push((call, intent));
+                }
+                Settlement::Rerun => rerun.push((call, intent)),
+            }
+        }
+        self.rerun(rerun).await
+    }
+
+    async fn settlement(&mut self, intent: &EffectIntent) -> Result<Settlement, Stop> {
+        let guards = match &self.workspace {
+            Some(workspace) if recover::asks_guards(intent) => {
+                let looked = self.tools().guards_now(workspace.clone(), intent.guards.clone());
+                Some(self.unless_stopped(looked).await?)
+            }
+            _ => None,
+        };
+        Ok(recover::settlement(intent, guards))
+    }
+
+    /// Judges and runs interrupted calls once more: policy may have changed since.
+    async fn rerun(&mut self, calls: Vec<(Call, EffectIntent)>) -> Result<(), Stop> {
+        let mut known = Vec::new();
+        for (call, intent) in calls {
+            let request = self.request(&call);
+            let prepared = self.unless_stopped(self.tools().prepare(request)).await?;
+            match refusal(&prepared) {
+                Some(text) => self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?,
+                None => known.push((intent, prepared)),
+            }
+        }
+        let (beside, alone): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, prepared)| prepared.parallel);
+        self.run_all(beside, Settled::Reran).await?;
+        for call in alone {
+            self.run_all(vec![call], Settled::Reran).await?;
+        }
+        Ok(())
+    }
+
+    /// Calls with an intent and no result.
+    fn intents(&self, wanted: impl Fn(bool) -> bool) -> Vec<(Call, EffectIntent)> {
+        let calls = self.journal.view.open.iter().flat_map(|open| &open.calls);
+        calls
+            .filter_map(|call| match &call.state {
+                CallState::Intended { intent, fresh } if wanted(*fresh) => Some((call.clone(), intent.clone())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    async fn stage_result(
+        &mut self,
+        intent: &EffectIntent,
+        how: Settled,
+        output: &ToolOutput,
+        ms: u64,
+    ) -> Result<(), Stop> {
+        let shown = output::shown(&output.text, self.rules.limits.tool_output_chars_max);
+        let blob = if shown.cut { Some(self.journal.keep(output.text.as_bytes()).await?) } else { None };
+        let text = self.warned(intent, shown.text);
+        self.journal.stage(EventBody::EffectSettled(EffectResult {
+            effect: intent.effect.clone(),
+            call_id: intent.call_id.clone(),
+            text,
+            is_error: output.is_error,
+            blob,
+            ms,
+            settled: how.as_str().to_owned(),
+            facts: facts(output),
+        }));
+        Ok(())
+    }
+
+    /// Adds the warning to the result of a call that comes again and again.
+    fn warned(&mut self, intent: &EffectIntent, text: String) -> String {
+        let calls = self.journal.view.open.iter().flat_map(|open| &open.calls);
+        let streak = calls.filter(|call| call.call.id == intent.call_id).map(|call| call.streak).max();
+        if streak != Some(STREAK_WARNED) {
+            return text;
+        }
+        let warning = format!(
+            "This is the same call of {} for the {STREAK_WARNED}rd time in a row. The result will not change; \
+             the run is stopped if it comes once more. Do something else.",
+            intent.tool
+        );
+        self.journal.stage(EventBody::Noted { kind: NOTE_REPEATED.to_owned(), text: warning.clone() });
+        format!("{text}\n\n[{warning}]")
+    }
+}
+
+/// Runs one call with a limit of our own behind the tool's.
+async fn execute(host: &crate::host::Host, prepared: Prepared, grace: Duration) -> (ToolOutput, u64) {
+    let begun = Instant::now();
+    let limit = prepared.request.timeout;
+    let name = prepared.request.call.name.clone();
+    let output = match timeout(limit + grace, host.parts.tools.execute(prepared)).await {
+        Ok(output) => output,
+        Err(_) => ToolOutput::error(format!("{name} did not answer within {} ms and was stopped.", limit.as_millis())),
+    };
+    (output, u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Why a judged call does not run, in words for the model.
+fn refusal(prepared: &Prepared) -> Option<String> {
+    if let Some(text) = &prepared.refusal {
+        return Some(text.clone());
+    }
+    match &prepared.verdict {
+        Verdict::Allow => None,
+        Verdict::Deny { reason } => Some(format!("Not allowed: {reason}")),
+        Verdict::Ask { reason } => {
+            Some(format!("Not allowed: it needs a person's approval ({reason}), and approvals are not configured."))
+        }
+    }
+}
+
+fn intent(call: &Call, prepared: &Prepared, snapshot: Option<SnapshotId>) -> EffectIntent {
+    EffectIntent {
+        effect: prepared.request.effect.clone(),
+        call_id: call.call.id.clone(),
+        tool: call.call.name.clone(),
+        args_hash: args_hash(&call.call.args),
+        class: prepared.class,
+        guards: prepared.guards.clone(),
+        snapshot,
+        policies: prepared.policies.clone(),
+    }
+}
+
+/// The tool's facts; the text of `finish` is one, because a resumed run must know it.
+fn facts(output: &ToolOutput) -> Value {
+    let Some(finish) = &output.finish else {
+        return output.facts.clone();
+    };
+    let mut facts = match &output.facts {
+        Value::Object(map) => map.clone(),
+        Value::Null => serde_json::Map::new(),
+        other => serde_json::Map::from_iter([("output".to_owned(), other.clone())]),
+    };
+    facts.insert(FINISH_FACT.to_owned(), Value::from(finish.as_str()));
+    Value::Object(facts)
+}
+
+/// Errors as outputs.
+trait AsError {
+    fn error(text: impl Into<String>) -> ToolOutput;
+}
+
+impl AsError for ToolOutput {
+    fn error(text: impl Into<String>) -> ToolOutput {
+        ToolOutput { text: text.into(), is_error: true, ..ToolOutput::default() }
+    }
+}
