@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use crate::{licences, setup, shell};
 
 /// The scenario of the live smoke test: real processes, real sockets, a real outage, one minute.
-const SMOKE: &str = "smoke-system1";
+const SMOKE: &str = "scenarios/smoke-system1.toml";
 
 /// A part: its name, what it shows, and the function that does it.
 type Part = (&'static str, &'static str, fn() -> Result<()>);
