@@ -10,8 +10,11 @@
 //! events and `now`; one retry budget for the whole pool; headers of a provider only lower limits;
 //! dropping a call stops it upstream and gives back everything it held.
 
+pub mod classify;
 pub mod config;
+pub mod provider;
 pub mod router;
+pub mod stream;
 pub mod wire;
 
 pub use config::{ProviderKeys, RouterConfig};
