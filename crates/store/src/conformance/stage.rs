@@ -1,0 +1,349 @@
+//! The stage on which a case plays: a store, a clock, and short words for frequent actions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use evenkeel_core::agent::RunLimits;
+use evenkeel_core::id::{CallId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
+use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent};
+use evenkeel_core::message::{Message, Role, Usage};
+use evenkeel_core::port::store::{
+    Admit, Admitted, Beat, Cancel, Cancelled, Claim, ClaimReady, CommitStep, CommitTurn, Fence, Heartbeat,
+    Park, ReadEvents, Release, RunRef, Store, StoreClient, ThreadRef, TurnCommitted, Wake, Written,
+};
+use evenkeel_core::run::{Attempt, BusyPolicy, Class, Outcome, Run, RunSpec, RunState, WaitReason};
+use evenkeel_core::thread::Thread;
+use evenkeel_core::{Mono, Wall};
+use evenkeel_env::{Clock, Env};
+use serde_json::{Value, json};
+
+/// A clock that stands still until it is told to move.
+pub struct ManualClock {
+    ms: AtomicU64,
+}
+
+/// Where the manual clock's wall time begins.
+const WALL_START: u64 = 1_800_000_000_000;
+
+/// How long a lease lasts that a case takes.
+pub(super) const LEASE_TTL_MS: u64 = 4_000;
+
+impl ManualClock {
+    /// Moves both times forward.
+    pub fn advance(&self, by: Duration) {
+        self.ms.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn wall(&self) -> Wall {
+        Wall(WALL_START + self.ms.load(Ordering::SeqCst))
+    }
+
+    fn mono(&self) -> Mono {
+        Mono(self.ms.load(Ordering::SeqCst))
+    }
+}
+
+/// An environment whose clock is manual and whose ids follow from a fixed seed.
+pub(super) fn world() -> (Env, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock { ms: AtomicU64::new(1) });
+    (Env { clock: clock.clone(), ..Env::seeded(7) }, clock)
+}
+
+/// A store with a clock and a tenant.
+pub struct Stage {
+    /// The store under test.
+    pub store: StoreClient,
+    /// Its clock.
+    pub clock: Arc<ManualClock>,
+    /// Its world, for ids.
+    pub env: Env,
+    /// The tenant that acts unless a case says otherwise.
+    pub tenant: TenantId,
+}
+
+impl Stage {
+    /// A stage around a store that was made with this environment and clock.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, env: Env, clock: Arc<ManualClock>) -> Self {
+        Self { store: StoreClient(store), clock, env, tenant: TenantId::from("acme") }
+    }
+
+    pub(super) fn new_thread(&self) -> ThreadId {
+        ThreadId::new(self.env.wall(), &self.env.generator)
+    }
+
+    pub(super) fn new_run(&self) -> RunId {
+        RunId::new(self.env.wall(), &self.env.generator)
+    }
+
+    /// A replica with a lease.
+    pub(super) async fn replica(&self) -> ReplicaId {
+        let replica = ReplicaId::new(self.env.wall(), &self.env.generator);
+        self.beat(replica).await;
+        replica
+    }
+
+    pub(super) async fn beat(&self, replica: ReplicaId) -> Beat {
+        let beat = Heartbeat { replica, address: None, lease_ttl_ms: LEASE_TTL_MS, draining: false };
+        good(self.store.heartbeat(beat).await)
+    }
+
+    /// A request for a turn with one message; makes the thread if it does not exist.
+    pub(super) fn ask(&self, thread: ThreadId, text: &str) -> Admit {
+        let run = self.new_run();
+        Admit {
+            tenant: self.tenant.clone(),
+            thread,
+            create_thread: true,
+            run,
+            spec: self.spec(&format!("msg-{run}"), text),
+            key: None,
+            body_hash: format!("hash of {text}"),
+            claim_for: None,
+            n_waiting_max: 16,
+        }
+    }
+
+    pub(super) fn spec(&self, message: &str, text: &str) -> RunSpec {
+        RunSpec {
+            assistant: "chat".to_owned(),
+            messages: vec![Message::text(message, Role::User, text)],
+            repository: None,
+            limits: RunLimits::default(),
+            class: Class::Interactive,
+            busy_policy: BusyPolicy::Enqueue,
+            deadline: self.env.wall().after(Duration::from_secs(60)),
+            request: json!({ "input": text }),
+        }
+    }
+
+    /// Admits a turn that must be accepted.
+    pub(super) async fn accept(&self, admit: Admit) -> (Run, Option<Claim>) {
+        match good(self.store.admit(admit).await) {
+            Admitted::Accepted { run, claim } => (*run, claim.map(|claim| *claim)),
+            other => panic!("the turn was not accepted: {other:?}"),
+        }
+    }
+
+    /// Accepts a turn that waits for whoever claims it.
+    pub(super) async fn enqueue(&self, thread: ThreadId, text: &str) -> Run {
+        self.accept(self.ask(thread, text)).await.0
+    }
+
+    /// Accepts a turn and claims it for `me` at once.
+    pub(super) async fn begin(&self, thread: ThreadId, text: &str, me: ReplicaId) -> Claim {
+        let admit = Admit { claim_for: Some(me), ..self.ask(thread, text) };
+        self.accept(admit).await.1.expect("a free thread is claimed at once")
+    }
+
+    pub(super) async fn step(&self, fence: &Fence, events: Vec<NewEvent>) -> Written {
+        good(self.store.commit_step(CommitStep { fence: fence.clone(), events }).await)
+    }
+
+    pub(super) async fn finish(&self, claim: &Claim, take_next: bool) -> TurnCommitted {
+        self.commit(&claim.fence, claim.version, take_next).await
+    }
+
+    pub(super) async fn commit(&self, fence: &Fence, version: u64, take_next: bool) -> TurnCommitted {
+        let outcome = ended(RunState::Completed);
+        let turn =
+            CommitTurn { fence: fence.clone(), version, events: vec![note("last")], outcome, take_next };
+        good(self.store.commit_turn(turn).await)
+    }
+
+    pub(super) async fn park(&self, fence: &Fence, route: &str) -> Written {
+        let park = Park {
+            fence: fence.clone(),
+            on: WaitReason::Model,
+            reason: "no deployment can answer".to_owned(),
+            until_hint: None,
+            route: Some(route.to_owned()),
+            events: Vec::new(),
+        };
+        good(self.store.park(park).await)
+    }
+
+    pub(super) async fn wake(&self, me: ReplicaId, route: &str, limit: u32) -> Vec<Claim> {
+        let wake = Wake { me, on: WaitReason::Model, route: Some(route.to_owned()), limit };
+        good(self.store.wake(wake).await)
+    }
+
+    pub(super) async fn release(&self, fence: &Fence) -> Written {
+        good(self.store.release(Release { fence: fence.clone() }).await)
+    }
+
+    pub(super) async fn ready(&self, me: ReplicaId, limit: u32) -> Vec<Claim> {
+        good(self.store.claim_ready(ClaimReady { me, limit }).await)
+    }
+
+    pub(super) async fn cancel(&self, run: RunId) -> Cancelled {
+        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: false }).await)
+    }
+
+    pub(super) async fn cancel_by_force(&self, run: RunId) -> Cancelled {
+        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: true }).await)
+    }
+
+    pub(super) async fn run(&self, run: RunId) -> Run {
+        let found = good(self.store.get_run(RunRef { tenant: self.tenant.clone(), run }).await);
+        found.expect("the run is stored")
+    }
+
+    pub(super) async fn thread(&self, thread: ThreadId) -> Thread {
+        let found = good(self.store.get_thread(ThreadRef { tenant: self.tenant.clone(), thread }).await);
+        found.expect("the thread is stored")
+    }
+
+    pub(super) async fn events(&self, thread: ThreadId) -> Vec<Event> {
+        let range = ReadEvents { tenant: self.tenant.clone(), thread, after_seq: 0, limit: u32::MAX };
+        good(self.store.read_events(range).await)
+    }
+
+    /// The thread's log in words, one for each event.
+    pub(super) async fn log(&self, thread: ThreadId) -> Vec<String> {
+        self.events(thread).await.iter().map(words).collect()
+    }
+
+    pub(super) async fn n_fenced(&self) -> u64 {
+        good(self.store.counts(()).await).n_fenced
+    }
+
+    /// What must hold of a thread's stored data at any time: dense sequence numbers, one holder, no
+    /// lost wake-up, one end for each ended run and nothing after it, versions without a gap.
+    pub async fn check_thread(&self, thread: ThreadId) {
+        let stored = self.thread(thread).await;
+        let events = self.events(thread).await;
+        let seqs: Vec<u64> = events.iter().map(|event| event.seq).collect();
+        assert_eq!(seqs, (1..=stored.seq_last).collect::<Vec<u64>>(), "the sequence is dense");
+        let list = evenkeel_core::port::store::ListRuns {
+            tenant: Some(self.tenant.clone()),
+            thread: Some(thread),
+            states: Vec::new(),
+            limit: u32::MAX,
+            offset: 0,
+        };
+        let runs = good(self.store.list_runs(list).await);
+        let open: Vec<&Run> = runs.iter().filter(|run| !run.state.is_terminal()).collect();
+        assert_eq!(stored.active.is_some(), !open.is_empty(), "open runs have a holder of the thread");
+        assert_eq!(stored.n_waiting as usize, open.len().saturating_sub(1), "the others wait");
+        let holders = open.iter().filter(|run| run.state != RunState::Queued).count();
+        assert!(holders <= 1, "at most one run is active");
+        for run in &runs {
+            let ends = events.iter().filter(|event| event.run == run.id).skip_while(|event| !is_end(event));
+            let n_ends = usize::from(run.state.is_terminal());
+            assert_eq!(ends.count(), n_ends, "run {} ({:?}) has its end last", run.id, run.state);
+            assert_eq!(run.owner.is_some(), matches!(run.state, RunState::Running | RunState::Cancelling));
+            assert_eq!(run.outcome.is_some(), run.state.is_terminal());
+            assert_eq!(run.wait.is_some(), run.state == RunState::Waiting);
+        }
+        let mut versions: Vec<u64> = runs.iter().filter_map(|run| run.version).collect();
+        versions.sort_unstable();
+        assert_eq!(versions, (1..=stored.version).collect::<Vec<u64>>(), "each version is one turn's");
+    }
+}
+
+fn is_end(event: &Event) -> bool {
+    matches!(event.body, EventBody::RunEnded { .. })
+}
+
+/// The reply of an operation that the store must answer.
+pub(super) fn good<T>(reply: Result<T, evenkeel_core::Error>) -> T {
+    reply.unwrap_or_else(|error| panic!("the store failed: {error}"))
+}
+
+/// An event in a word or two.
+fn words(event: &Event) -> String {
+    match &event.body {
+        EventBody::RunClaimed { epoch, attempt } => format!("claimed epoch {epoch} attempt {attempt}"),
+        EventBody::UserMessage { message } => format!("user {}", message.joined_text()),
+        EventBody::AssistantMessage { message, .. } => format!("assistant {}", message.joined_text()),
+        EventBody::Noted { text, .. } => format!("note {text}"),
+        EventBody::Parked { .. } => "parked".to_owned(),
+        EventBody::CancelRequested => "cancel requested".to_owned(),
+        EventBody::RunEnded { outcome } => format!("ended {}", outcome.state.as_str()),
+        EventBody::Checkpoint { .. } => format!("checkpoint {}", event.step),
+        EventBody::EffectIntended(intent) => format!("intended {}", intent.tool),
+        EventBody::EffectSettled(result) => format!("settled {}", result.text),
+        other => format!("{other:?}"),
+    }
+}
+
+/// An outcome of this state.
+pub(super) fn ended(state: RunState) -> Outcome {
+    Outcome { state, error: None, text: "done".to_owned(), diff: None }
+}
+
+/// An event that only says something.
+pub(super) fn note(text: &str) -> NewEvent {
+    NewEvent { step: 1, body: EventBody::Noted { kind: "note".to_owned(), text: text.to_owned() } }
+}
+
+/// The end of a step.
+pub(super) fn checkpoint(step: u32) -> NewEvent {
+    NewEvent { step, body: EventBody::Checkpoint { snapshot: None } }
+}
+
+/// The model's reply, which cost these tokens.
+pub(super) fn reply(step: u32, text: &str, usage: Usage) -> NewEvent {
+    let message = Message::text(format!("reply-{step}"), Role::Assistant, text);
+    let body =
+        EventBody::AssistantMessage { message, attempts: vec![attempt(usage)], finish: "stop".to_owned() };
+    NewEvent { step, body }
+}
+
+/// One try at a model call.
+pub(super) fn attempt(usage: Usage) -> Attempt {
+    Attempt {
+        attempt: 1,
+        deployment: "primary".to_owned(),
+        provider: "fake".to_owned(),
+        model: "echo".to_owned(),
+        started_at: Wall(WALL_START),
+        first_content_ms: Some(10),
+        ms: 20,
+        outcome: "ok".to_owned(),
+        cause: None,
+        usage,
+    }
+}
+
+/// The intent of an effect.
+pub(super) fn intend(effect: &str) -> NewEvent {
+    let body = EventBody::EffectIntended(EffectIntent {
+        effect: EffectId::from(effect),
+        call_id: CallId::from("call_1"),
+        tool: effect.to_owned(),
+        args_hash: String::new(),
+        class: EffectClass::Unsafe,
+        guards: Vec::new(),
+        snapshot: None,
+        policies: Vec::new(),
+    });
+    NewEvent { step: 1, body }
+}
+
+/// The result of an effect.
+pub(super) fn settle(effect: &str) -> NewEvent {
+    let body = EventBody::EffectSettled(EffectResult {
+        effect: EffectId::from(effect),
+        call_id: CallId::from("call_1"),
+        text: effect.to_owned(),
+        is_error: false,
+        blob: None,
+        ms: 1,
+        settled: "ran".to_owned(),
+        facts: Value::Null,
+    });
+    NewEvent { step: 1, body }
+}
+
+pub(super) fn key(text: &str) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey::from(text))
+}
+
+pub(super) fn message(id: &str, text: &str) -> Message {
+    Message::text(MessageId::from(id), Role::User, text)
+}
