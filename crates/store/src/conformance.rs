@@ -27,7 +27,10 @@ use evenkeel_core::port::store::Store;
 use evenkeel_env::Env;
 use futures_util::FutureExt as _;
 
-pub use stage::{ManualClock, Stage};
+pub use stage::{ManualClock, Stage, world};
+
+/// Ids in the cases follow from this.
+const SEED: u64 = 7;
 
 /// One case: what must hold, and the actions that show it.
 pub struct Case {
@@ -73,7 +76,7 @@ where
 {
     let mut failures = Vec::new();
     for case in cases_of_all() {
-        let (env, clock) = stage::world();
+        let (env, clock) = world(SEED);
         let stage = Stage::new(make(env.clone()).await, env, clock);
         if let Err(panic) = AssertUnwindSafe((case.run)(stage)).catch_unwind().await {
             failures.push(format!("{}: {}", case.name, reason(panic.as_ref())));

@@ -79,3 +79,6 @@ impl Store for MemoryStore {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

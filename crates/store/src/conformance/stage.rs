@@ -46,10 +46,11 @@ impl Clock for ManualClock {
     }
 }
 
-/// An environment whose clock is manual and whose ids follow from a fixed seed.
-pub(super) fn world() -> (Env, Arc<ManualClock>) {
+/// An environment whose clock is manual and whose ids follow from `seed`.
+#[must_use]
+pub fn world(seed: u64) -> (Env, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock { ms: AtomicU64::new(1) });
-    (Env { clock: clock.clone(), ..Env::seeded(7) }, clock)
+    (Env { clock: clock.clone(), ..Env::seeded(seed) }, clock)
 }
 
 /// A store with a clock and a tenant.
@@ -71,28 +72,31 @@ impl Stage {
         Self { store: StoreClient(store), clock, env, tenant: TenantId::from("acme") }
     }
 
-    pub(super) fn new_thread(&self) -> ThreadId {
+    /// A fresh thread id.
+    pub fn new_thread(&self) -> ThreadId {
         ThreadId::new(self.env.wall(), &self.env.generator)
     }
 
-    pub(super) fn new_run(&self) -> RunId {
+    /// A fresh run id.
+    pub fn new_run(&self) -> RunId {
         RunId::new(self.env.wall(), &self.env.generator)
     }
 
     /// A replica with a lease.
-    pub(super) async fn replica(&self) -> ReplicaId {
+    pub async fn replica(&self) -> ReplicaId {
         let replica = ReplicaId::new(self.env.wall(), &self.env.generator);
         self.beat(replica).await;
         replica
     }
 
-    pub(super) async fn beat(&self, replica: ReplicaId) -> Beat {
+    /// Renews a replica's lease.
+    pub async fn beat(&self, replica: ReplicaId) -> Beat {
         let beat = Heartbeat { replica, address: None, lease_ttl_ms: LEASE_TTL_MS, draining: false };
         good(self.store.heartbeat(beat).await)
     }
 
     /// A request for a turn with one message; makes the thread if it does not exist.
-    pub(super) fn ask(&self, thread: ThreadId, text: &str) -> Admit {
+    pub fn ask(&self, thread: ThreadId, text: &str) -> Admit {
         let run = self.new_run();
         Admit {
             tenant: self.tenant.clone(),
@@ -121,7 +125,7 @@ impl Stage {
     }
 
     /// Admits a turn that must be accepted.
-    pub(super) async fn accept(&self, admit: Admit) -> (Run, Option<Claim>) {
+    pub async fn accept(&self, admit: Admit) -> (Run, Option<Claim>) {
         match good(self.store.admit(admit).await) {
             Admitted::Accepted { run, claim } => (*run, claim.map(|claim| *claim)),
             other => panic!("the turn was not accepted: {other:?}"),
@@ -129,32 +133,36 @@ impl Stage {
     }
 
     /// Accepts a turn that waits for whoever claims it.
-    pub(super) async fn enqueue(&self, thread: ThreadId, text: &str) -> Run {
+    pub async fn enqueue(&self, thread: ThreadId, text: &str) -> Run {
         self.accept(self.ask(thread, text)).await.0
     }
 
     /// Accepts a turn and claims it for `me` at once.
-    pub(super) async fn begin(&self, thread: ThreadId, text: &str, me: ReplicaId) -> Claim {
+    pub async fn begin(&self, thread: ThreadId, text: &str, me: ReplicaId) -> Claim {
         let admit = Admit { claim_for: Some(me), ..self.ask(thread, text) };
         self.accept(admit).await.1.expect("a free thread is claimed at once")
     }
 
-    pub(super) async fn step(&self, fence: &Fence, events: Vec<NewEvent>) -> Written {
+    /// Appends events under a fence.
+    pub async fn step(&self, fence: &Fence, events: Vec<NewEvent>) -> Written {
         good(self.store.commit_step(CommitStep { fence: fence.clone(), events }).await)
     }
 
-    pub(super) async fn finish(&self, claim: &Claim, take_next: bool) -> TurnCommitted {
+    /// Ends a turn well.
+    pub async fn finish(&self, claim: &Claim, take_next: bool) -> TurnCommitted {
         self.commit(&claim.fence, claim.version, take_next).await
     }
 
-    pub(super) async fn commit(&self, fence: &Fence, version: u64, take_next: bool) -> TurnCommitted {
+    /// Ends a turn well, on this version.
+    pub async fn commit(&self, fence: &Fence, version: u64, take_next: bool) -> TurnCommitted {
         let outcome = ended(RunState::Completed);
         let turn =
             CommitTurn { fence: fence.clone(), version, events: vec![note("last")], outcome, take_next };
         good(self.store.commit_turn(turn).await)
     }
 
-    pub(super) async fn park(&self, fence: &Fence, route: &str) -> Written {
+    /// Parks a run for a model on this route.
+    pub async fn park(&self, fence: &Fence, route: &str) -> Written {
         let park = Park {
             fence: fence.clone(),
             on: WaitReason::Model,
@@ -166,44 +174,52 @@ impl Stage {
         good(self.store.park(park).await)
     }
 
-    pub(super) async fn wake(&self, me: ReplicaId, route: &str, limit: u32) -> Vec<Claim> {
+    /// Claims parked runs of a route.
+    pub async fn wake(&self, me: ReplicaId, route: &str, limit: u32) -> Vec<Claim> {
         let wake = Wake { me, on: WaitReason::Model, route: Some(route.to_owned()), limit };
         good(self.store.wake(wake).await)
     }
 
-    pub(super) async fn release(&self, fence: &Fence) -> Written {
+    /// Gives a claim back.
+    pub async fn release(&self, fence: &Fence) -> Written {
         good(self.store.release(Release { fence: fence.clone() }).await)
     }
 
-    pub(super) async fn ready(&self, me: ReplicaId, limit: u32) -> Vec<Claim> {
+    /// Claims queued runs.
+    pub async fn ready(&self, me: ReplicaId, limit: u32) -> Vec<Claim> {
         good(self.store.claim_ready(ClaimReady { me, limit }).await)
     }
 
-    pub(super) async fn cancel(&self, run: RunId) -> Cancelled {
+    /// Asks for a cancel.
+    pub async fn cancel(&self, run: RunId) -> Cancelled {
         good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: false }).await)
     }
 
-    pub(super) async fn cancel_by_force(&self, run: RunId) -> Cancelled {
+    /// Ends a run whatever its owner does.
+    pub async fn cancel_by_force(&self, run: RunId) -> Cancelled {
         good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: true }).await)
     }
 
-    pub(super) async fn run(&self, run: RunId) -> Run {
+    /// A run that must be stored.
+    pub async fn run(&self, run: RunId) -> Run {
         let found = good(self.store.get_run(RunRef { tenant: self.tenant.clone(), run }).await);
         found.expect("the run is stored")
     }
 
-    pub(super) async fn thread(&self, thread: ThreadId) -> Thread {
+    /// A thread that must be stored.
+    pub async fn thread(&self, thread: ThreadId) -> Thread {
         let found = good(self.store.get_thread(ThreadRef { tenant: self.tenant.clone(), thread }).await);
         found.expect("the thread is stored")
     }
 
-    pub(super) async fn events(&self, thread: ThreadId) -> Vec<Event> {
+    /// All events of a thread.
+    pub async fn events(&self, thread: ThreadId) -> Vec<Event> {
         let range = ReadEvents { tenant: self.tenant.clone(), thread, after_seq: 0, limit: u32::MAX };
         good(self.store.read_events(range).await)
     }
 
     /// The thread's log in words, one for each event.
-    pub(super) async fn log(&self, thread: ThreadId) -> Vec<String> {
+    pub async fn log(&self, thread: ThreadId) -> Vec<String> {
         self.events(thread).await.iter().map(words).collect()
     }
 

@@ -1,13 +1,17 @@
 //! The engines at their edge: the conformance suite, equality of the engines, durability, damage.
 
+mod damage;
+mod durability;
 mod engines;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_core::Error;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Op, Reply, Store};
 use evenkeel_env::Env;
+use evenkeel_store::conformance::{Stage, world};
 use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
 
 /// A SQLite store in a directory of its own, which goes with it.
@@ -29,4 +33,13 @@ impl Store for Scratch {
     fn apply(&self, op: Op) -> BoxFuture<'_, Result<Reply, Error>> {
         self.store.apply(op)
     }
+}
+
+/// The store of a directory, opened in a fresh world: like a new process, it never makes an id that
+/// an earlier one has made.
+pub(crate) fn reopened(dir: &std::path::Path) -> (Stage, Arc<SqliteStore>) {
+    static SEED: AtomicU64 = AtomicU64::new(1);
+    let (env, clock) = world(SEED.fetch_add(1, Ordering::Relaxed));
+    let store = SqliteStore::open(&env, dir, SqliteOptions::default()).unwrap();
+    (Stage::new(store.clone(), env, clock), store)
 }

@@ -1,0 +1,83 @@
+//! Each check of the fence does its work with the others off, and without any the suite notices.
+
+use std::sync::Arc;
+
+use evenkeel_core::port::store::{Claim, Steal, Store, TurnCommitted, Written};
+use futures_util::FutureExt as _;
+
+use super::MemoryStore;
+use crate::Guards;
+use crate::conformance::{self, Stage};
+
+fn stage(guards: Guards) -> Stage {
+    let (env, clock) = conformance::world(7);
+    Stage::new(MemoryStore::with_guards(&env, guards), env, clock)
+}
+
+/// A claim whose run another replica has stolen.
+async fn robbed(stage: &Stage) -> Claim {
+    let (zombie, thief) = (stage.replica().await, stage.replica().await);
+    let claim = stage.begin(stage.new_thread(), "hello", zombie).await;
+    let stolen = stage.store.steal(Steal { me: thief, dead: vec![zombie], limit: 1 }).await;
+    assert_eq!(stolen.map(|claims| claims.len()), Ok(1));
+    claim
+}
+
+#[tokio::test]
+async fn without_any_check_a_zombie_writes() {
+    let stage = stage(Guards::NONE);
+    let claim = robbed(&stage).await;
+    assert!(matches!(stage.step(&claim.fence, Vec::new()).await, Written::Done { .. }));
+    assert!(matches!(stage.commit(&claim.fence, 99, false).await, TurnCommitted::Done { .. }));
+}
+
+#[tokio::test]
+async fn the_epoch_alone_stops_a_zombie() {
+    let stage = stage(Guards { epoch: true, ..Guards::NONE });
+    let claim = robbed(&stage).await;
+    assert_eq!(stage.step(&claim.fence, Vec::new()).await, Written::Fenced);
+    assert_eq!(stage.commit(&claim.fence, claim.version, false).await, TurnCommitted::Fenced);
+    assert_eq!(stage.park(&claim.fence, "main").await, Written::Fenced);
+    assert_eq!(stage.release(&claim.fence).await, Written::Fenced);
+}
+
+#[tokio::test]
+async fn the_status_alone_stops_a_writer_without_a_claim() {
+    let stage = stage(Guards { status: true, ..Guards::NONE });
+    let me = stage.replica().await;
+    for give_up in ["park", "release", "finish"] {
+        let claim = stage.begin(stage.new_thread(), "hello", me).await;
+        match give_up {
+            "park" => drop(stage.park(&claim.fence, "main").await),
+            "release" => drop(stage.release(&claim.fence).await),
+            _ => drop(stage.finish(&claim, false).await),
+        }
+        assert_eq!(stage.step(&claim.fence, Vec::new()).await, Written::Fenced, "after {give_up}");
+        assert_eq!(stage.commit(&claim.fence, 0, false).await, TurnCommitted::Fenced, "after {give_up}");
+    }
+}
+
+#[tokio::test]
+async fn the_version_alone_stops_a_turn_on_an_old_state() {
+    let stage = stage(Guards { version: true, ..Guards::NONE });
+    let me = stage.replica().await;
+    let claim = stage.begin(stage.new_thread(), "hello", me).await;
+    assert!(matches!(stage.finish(&claim, false).await, TurnCommitted::Done { version: 1, .. }));
+    assert_eq!(stage.finish(&claim, false).await, TurnCommitted::VersionConflict);
+}
+
+/// A suite that passes without the checks would prove nothing about them.
+#[tokio::test]
+async fn the_suite_finds_each_missing_check() {
+    for guards in [
+        Guards { epoch: false, ..Guards::ALL },
+        Guards { version: false, ..Guards::ALL },
+        Guards { status: false, ..Guards::ALL },
+    ] {
+        let suite = conformance::all(move |env| {
+            Box::pin(async move { MemoryStore::with_guards(&env, guards) as Arc<dyn Store> })
+        });
+        let found = std::panic::AssertUnwindSafe(suite).catch_unwind().await;
+        assert!(found.is_err(), "the suite passes with {guards:?}");
+    }
+}
