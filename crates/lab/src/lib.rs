@@ -4,8 +4,22 @@
 //! both real wires, puts load on it, breaks things on a time line, and then checks from the client
 //! history and the stored data alone that nothing was lost, doubled or computed on a wrong state.
 //!
-//! - [`provider`]: the fake provider with all its faults;
-//! - [`task`]: real coding tasks with a solver that plays them back.
+//! Read in this order: [`scenario`] (what is promised), [`task`] (what is run), [`provider`] (what
+//! breaks), `live` (how it is run), [`check`] (what must hold), [`report`] (what is shown), [`run`]
+//! and [`demo`] (from a command to its report).
+//!
+//! Invariants: the product is only reached through its own doors; the checker knows nothing of the
+//! implementation; a task counts as done only if its tests pass in a fresh sandbox afterwards.
 
+pub mod check;
+pub mod demo;
+mod live;
 pub mod provider;
+pub mod report;
+pub mod run;
+pub mod scenario;
 pub mod task;
+
+pub use demo::{DemoOptions, demo};
+pub use run::{Mode, RunOptions};
+pub use scenario::list;

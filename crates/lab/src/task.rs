@@ -12,6 +12,7 @@ mod solver;
 mod tests;
 mod verify;
 
+pub(crate) use conversation::canonical;
 pub use conversation::{Conversation, Item, Reply, SolverCall};
 pub use script::{Script, Shape, Step, all, available};
 pub use solver::Solver;

@@ -1,0 +1,162 @@
+//! What became of the tasks, in numbers.
+
+use std::collections::BTreeSet;
+
+use evenkeel_core::journal::EventBody;
+use evenkeel_core::run::RunState;
+use serde::Serialize;
+
+use super::property::TaskView;
+use super::{Entry, History, Violation};
+
+/// Tasks and events, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Tasks that clients asked for.
+    pub submitted: u64,
+    /// Tasks that were accepted.
+    pub accepted: u64,
+    /// Tasks that completed, with passing tests and no effect lost or doubled.
+    pub completed: u64,
+    /// Tasks that ended otherwise, or were refused.
+    pub failed: u64,
+    /// Tasks whose time was up.
+    pub expired: u64,
+    /// Accepted tasks without an end, or with an end that lost an effect.
+    pub lost: u64,
+    /// Tasks that happened twice, or with an effect that did.
+    pub doubled: u64,
+    /// Claims of runs that had been begun and were not parked: after a crash or a drain.
+    pub resumed: u64,
+    /// Writes refused by fencing.
+    pub fenced: u64,
+    /// Times that runs were parked.
+    pub parked: u64,
+    /// Model attempts that gave no answer.
+    pub retried_calls: u64,
+    /// Calls to providers while they were down.
+    pub calls_while_down: u64,
+}
+
+/// How one task ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskEnd {
+    /// Which.
+    pub task: usize,
+    /// Its script.
+    pub script: String,
+    /// When the client asked, in milliseconds since the load began.
+    pub asked_ms: u64,
+    /// When the client was told of its end.
+    pub told_ms: Option<u64>,
+    /// Whether it succeeded.
+    pub ok: bool,
+    /// In words, if it did not.
+    pub why: String,
+}
+
+/// All ends and their sum.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// The sum.
+    pub counts: Counts,
+    /// Each task.
+    pub ends: Vec<TaskEnd>,
+}
+
+impl Tally {
+    /// Counts a history, with the violations that were found in it.
+    #[must_use]
+    pub fn of(history: &History, violations: &[Violation]) -> Self {
+        let with = |properties: &[&str]| -> BTreeSet<String> {
+            let found = violations.iter().filter(|violation| properties.contains(&violation.property));
+            found.map(|violation| violation.turn.clone()).collect()
+        };
+        let broken = with(&["P1", "P2", "P3", "P4", "P5", "P6", "P9", "P10", "P11", "H"]);
+        let mut tally = Self::default();
+        for task in TaskView::all(history) {
+            tally.add(&task, broken.contains(&format!("task {}", task.idx)));
+        }
+        tally.add_whole(history);
+        tally
+    }
+
+    fn add(&mut self, task: &TaskView<'_>, broken: bool) {
+        let counts = &mut self.counts;
+        let verdict = task.verdict();
+        let state = task.run.map(|run| run.state);
+        let tests_pass = verdict.as_ref().is_some_and(|verdict| verdict.tests_pass);
+        let effects =
+            verdict.as_ref().map_or((0, 0), |verdict| (verdict.doubled.len(), verdict.missing.len()));
+        let completed = state == Some(RunState::Completed);
+        let ok = completed && tests_pass && !broken;
+        counts.submitted += 1;
+        counts.accepted += u64::from(!task.accepted.is_empty());
+        counts.completed += u64::from(ok);
+        counts.expired += u64::from(state == Some(RunState::Expired));
+        counts.failed += u64::from(!ok && state != Some(RunState::Expired));
+        let without_end = !task.accepted.is_empty() && !state.is_some_and(RunState::is_terminal);
+        counts.lost += u64::from(without_end || (completed && effects.1 > 0));
+        counts.doubled += u64::from(effects.0 > 0 || task.runs_on_thread.len() > 1);
+        self.ends.push(TaskEnd {
+            task: task.idx,
+            script: task.script.to_owned(),
+            asked_ms: task.invoked_ms.unwrap_or_default(),
+            told_ms: task.ended_ms,
+            ok,
+            why: if ok { String::new() } else { why(task, broken) },
+        });
+        self.add_events(task);
+    }
+
+    fn add_events(&mut self, task: &TaskView<'_>) {
+        let counts = &mut self.counts;
+        // The first claim begins the run, and a claim after a park wakes it; any other resumes it.
+        let mut at_rest = true;
+        for event in task.events {
+            match &event.body {
+                EventBody::RunClaimed { .. } => {
+                    counts.resumed += u64::from(!at_rest);
+                    at_rest = false;
+                }
+                EventBody::Parked { .. } => {
+                    counts.parked += 1;
+                    at_rest = true;
+                }
+                EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } => {
+                    counts.retried_calls +=
+                        attempts.iter().filter(|attempt| attempt.outcome != "ok").count() as u64;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add_whole(&mut self, history: &History) {
+        for entry in &history.entries {
+            match entry {
+                Entry::Provider { calls_while_down, .. } => self.counts.calls_while_down += calls_while_down,
+                Entry::Fenced { n } => self.counts.fenced += n,
+                _ => {}
+            }
+        }
+    }
+}
+
+fn why(task: &TaskView<'_>, broken: bool) -> String {
+    if let Some(code) = task.refused {
+        return format!("refused with {code}");
+    }
+    let Some(run) = task.run else { return "not accepted, or not in the store".to_owned() };
+    if let Some(error) = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref()) {
+        return format!("{} [{}]", error.message, error.code);
+    }
+    if run.state != RunState::Completed {
+        return format!("{} at the end", run.state.as_str());
+    }
+    match task.facts {
+        _ if broken => "it violates a property".to_owned(),
+        None => "its end was not examined".to_owned(),
+        Some(facts) => format!("its tests fail: {}", facts.text.lines().last().unwrap_or_default()),
+    }
+}

@@ -1,0 +1,83 @@
+//! A plain client of the product's HTTP door. It repeats nothing by itself: what is repeated, and
+//! with which key, is the load's business.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use evenkeel_env::Env;
+use evenkeel_env::http::Client;
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+
+/// Why there is no good answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Trouble {
+    /// The server said no.
+    #[error("{0}: {1}")]
+    Refused(u16, String),
+    /// No answer, or half of one: what became of the request is not known.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+/// A client of one address.
+#[derive(Clone)]
+pub(crate) struct Door {
+    base: String,
+    http: Client,
+}
+
+impl Door {
+    pub(crate) fn new(env: &Env, base: String) -> Self {
+        Self { base, http: Client::new(env, Duration::from_secs(2)) }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, Trouble> {
+        let text = self.text(path).await?;
+        serde_json::from_str(&text)
+            .map_err(|error| Trouble::Unknown(format!("the answer is not JSON: {error}")))
+    }
+
+    /// The body as text, for what is not JSON.
+    pub(crate) async fn text(&self, path: &str) -> Result<String, Trouble> {
+        self.send(Method::GET, path, None, &Value::Null).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, key: Option<&str>, body: &Value) -> Result<Value, Trouble> {
+        let text = self.send(Method::POST, path, key, body).await?;
+        if text.trim().is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_str(&text)
+            .map_err(|error| Trouble::Unknown(format!("the answer is not JSON: {error}")))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: &Value,
+    ) -> Result<String, Trouble> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let bytes = match body {
+            Value::Null => Bytes::new(),
+            body => {
+                request = request.header("content-type", "application/json");
+                Bytes::from(body.to_string())
+            }
+        };
+        let request = request.body(bytes).expect("paths and keys of the lab are valid");
+        let response = self.http.send(request).await.map_err(|error| Trouble::Unknown(error.to_string()))?;
+        let status = response.status();
+        let body = response.into_body().collect().await;
+        let body =
+            body.map_err(|error| Trouble::Unknown(format!("the answer broke off: {error}")))?.to_bytes();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if status.is_success() { Ok(text) } else { Err(Trouble::Refused(status.as_u16(), text)) }
+    }
+}

@@ -1,0 +1,144 @@
+//! The harvest: after everything has ended, what the store holds of each task, what its workspace
+//! contained, and what the providers and the product counted.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use evenkeel_core::journal::Event;
+use evenkeel_core::run::{Run as StoredRun, RunState};
+use futures_util::{StreamExt as _, stream};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::Run;
+use super::client::Door;
+use crate::check::Entry;
+
+const PAGE: usize = 1_000;
+const N_EXAMINED_AT_ONCE: usize = 2;
+const IDLE_WITHIN: Duration = Duration::from_secs(15);
+/// Components whose slots must be free when nothing runs. The gateway and the API serve the
+/// harvest itself.
+const IDLE: [&str; 6] = ["harness", "policy", "tools", "sandbox", "compactor", "store"];
+
+/// Reads everything into the history.
+pub(super) async fn all(run: &Run) -> anyhow::Result<()> {
+    let door = run.product.client();
+    let mut ended = Vec::new();
+    for task in Asked::all(run) {
+        ended.extend(store(run, &door, &task).await?);
+    }
+    run.plan.progress.say("Checking the results: each task's tests run again in a fresh sandbox.");
+    let examined = stream::iter(ended).map(|end| examine(run, end)).buffer_unordered(N_EXAMINED_AT_ONCE);
+    let examined: Vec<anyhow::Result<()>> = examined.collect().await;
+    examined.into_iter().collect::<anyhow::Result<()>>()?;
+    idle(run, &door).await;
+    for (name, control) in &run.providers {
+        let counters = control.counters();
+        run.recorder.add(|_| Entry::Provider {
+            name: name.clone(),
+            calls_while_down: counters.calls_while_down,
+            validation_failures: counters.validation_failures,
+            violations: counters.violations,
+        });
+    }
+    Ok(())
+}
+
+/// A task as its client left it.
+struct Asked {
+    task: usize,
+    thread: String,
+    run: Option<String>,
+}
+
+impl Asked {
+    fn all(run: &Run) -> Vec<Self> {
+        let mut tasks: Vec<Self> = Vec::new();
+        for entry in run.recorder.history().entries {
+            match entry {
+                Entry::Invoke { task, thread, attempt: 1, .. } => {
+                    tasks.push(Self { task, thread, run: None })
+                }
+                Entry::Accepted { task, run, .. } => {
+                    if let Some(asked) = tasks.iter_mut().find(|asked| asked.task == task) {
+                        asked.run = Some(run);
+                    }
+                }
+                _ => {}
+            }
+        }
+        tasks
+    }
+}
+
+/// A task that completed, with what it changed.
+struct End {
+    task: usize,
+    diff: String,
+}
+
+async fn store(run: &Run, door: &Door, asked: &Asked) -> anyhow::Result<Option<End>> {
+    let task = asked.task;
+    // A thread that never came to be has no runs.
+    let runs = door.get(&format!("/threads/{}/runs?limit=100", asked.thread)).await.unwrap_or_default();
+    let ids = runs.as_array().into_iter().flatten().filter_map(|run| run["run_id"].as_str());
+    let ids: Vec<String> = ids.map(str::to_owned).collect();
+    run.recorder.add(|_| Entry::Thread { task, runs: ids.clone() });
+    let Some(id) = asked.run.clone().filter(|id| ids.contains(id)).or_else(|| ids.into_iter().next()) else {
+        return Ok(None);
+    };
+    let stored: StoredRun = typed(door.get(&format!("/v1/runs/{id}")).await?).context("read a run")?;
+    let events = events(door, &id).await?;
+    let completed = stored.state == RunState::Completed;
+    let diff = stored.outcome.as_ref().and_then(|outcome| outcome.diff.clone());
+    run.recorder.add(|_| Entry::Stored { task, run: Box::new(stored), events });
+    Ok(completed.then(|| End { task, diff: diff.unwrap_or_default() }))
+}
+
+async fn events(door: &Door, run: &str) -> anyhow::Result<Vec<Event>> {
+    let mut events: Vec<Event> = Vec::new();
+    loop {
+        let after = events.last().map_or(0, |event| event.seq);
+        let page = door.get(&format!("/v1/runs/{run}/events?after={after}&limit={PAGE}")).await?;
+        let page: Vec<Event> = typed(page).context("read the events of a run")?;
+        let is_last = page.len() < PAGE;
+        events.extend(page);
+        if is_last {
+            return Ok(events);
+        }
+    }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
+    serde_json::from_value(value).context("the product's answer has another shape")
+}
+
+async fn examine(run: &Run, end: End) -> anyhow::Result<()> {
+    let label = format!("task-{}", end.task);
+    let facts = run.verifier.examine(run.script(end.task), &end.diff, &label).await?;
+    run.recorder.add(|_| Entry::Examined { task: end.task, facts });
+    Ok(())
+}
+
+/// Waits until no slot is in use; what is still in use then goes into the history.
+async fn idle(run: &Run, door: &Door) {
+    let until = Instant::now() + IDLE_WITHIN;
+    loop {
+        let mut sample = super::Sample::default();
+        sample.add_metrics(&door.text("/metrics").await.unwrap_or_default());
+        let busy = IDLE.iter().any(|component| sample.slots.get(*component).is_some_and(|n| *n > 0.0));
+        if busy && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            continue;
+        }
+        for component in IDLE {
+            if let Some(in_use) = sample.slots.get(component) {
+                let in_use = *in_use as u64;
+                run.recorder.add(|_| Entry::Idle { component: component.to_owned(), in_use });
+            }
+        }
+        run.recorder.add(|_| Entry::Fenced { n: sample.fenced });
+        return;
+    }
+}

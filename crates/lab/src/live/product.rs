@@ -1,0 +1,225 @@
+//! The product's process: started, killed, stopped and continued, and started again on the same
+//! data and the same port.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use evenkeel_env::{Env, process};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Child;
+use tokio::sync::watch;
+
+use super::Plan;
+use super::client::Door;
+use crate::check::{Entry, Recorder};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const END_WITHIN: Duration = Duration::from_secs(30);
+const N_CRASHES_MAX: u32 = 5;
+
+/// The running product.
+pub(crate) struct Product {
+    env: Env,
+    program: PathBuf,
+    config_path: PathBuf,
+    config: String,
+    log: PathBuf,
+    recorder: Recorder,
+    address: OnceLock<String>,
+    pid: Mutex<Option<Pid>>,
+    /// Counts the ends of processes; waited for after a kill.
+    ended: watch::Sender<u64>,
+    /// Whether the next end is one of ours.
+    expected: AtomicBool,
+    /// Held while a process is being started again.
+    starting: tokio::sync::Mutex<()>,
+    /// How slow the store is to be; set again after each start.
+    slowness: Mutex<Option<(f64, u64)>>,
+}
+
+impl Product {
+    /// Writes the configuration, starts the process and waits until it listens.
+    pub(crate) async fn start(
+        env: &Env,
+        plan: &Plan,
+        config: String,
+        recorder: &Recorder,
+    ) -> anyhow::Result<Arc<Self>> {
+        let product = Arc::new(Self {
+            env: env.clone(),
+            program: plan.program.clone(),
+            config_path: plan.root.join("evenkeel.toml"),
+            config,
+            log: plan.root.join("serve.log"),
+            recorder: recorder.clone(),
+            address: OnceLock::new(),
+            pid: Mutex::new(None),
+            ended: watch::Sender::new(0),
+            expected: AtomicBool::new(false),
+            starting: tokio::sync::Mutex::new(()),
+            slowness: Mutex::new(None),
+        });
+        product.write_config("127.0.0.1:0").await?;
+        product.clone().launch().await?;
+        let address = product.address.get().context("the product did not say where it listens")?;
+        // A restart must listen where the clients look for it.
+        product.write_config(address.trim_start_matches("http://")).await?;
+        Ok(product)
+    }
+
+    /// A client of its door.
+    pub(crate) fn client(&self) -> Door {
+        Door::new(&self.env, self.address.get().cloned().unwrap_or_default())
+    }
+
+    async fn write_config(&self, listen: &str) -> anyhow::Result<()> {
+        let text = self.config.replace("127.0.0.1:0", listen);
+        tokio::fs::write(&self.config_path, text).await.context("write the product's configuration")
+    }
+
+    /// Starts the process and waits until it says that it listens.
+    async fn launch(self: Arc<Self>) -> anyhow::Result<()> {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .context("open the product's log")?;
+        let mut command = process::command(&self.program);
+        command.arg("serve").arg("--config").arg(&self.config_path).arg("--ready-json");
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").env("RUST_BACKTRACE", "1");
+        command.env("HOME", self.config_path.parent().unwrap_or(&self.config_path));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().with_context(|| format!("start {}", self.program.display()))?;
+        let ready = tokio::time::timeout(READY_WITHIN, ready_line(&mut child)).await;
+        let address = match ready {
+            Ok(Ok(address)) => address,
+            Ok(Err(error)) => bail!("The product did not start: {error:#}\n{}", self.last_words().await),
+            Err(_) => bail!(
+                "The product was not ready after {} s.\n{}",
+                READY_WITHIN.as_secs(),
+                self.last_words().await
+            ),
+        };
+        self.address.get_or_init(|| address);
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        *self.pid.lock().unwrap_or_else(PoisonError::into_inner) = pid;
+        self.clone().watch(child);
+        if let Some((factor, base_ms)) = *self.slowness.lock().unwrap_or_else(PoisonError::into_inner) {
+            let product = self.clone();
+            self.env.spawner.spawn(
+                "lab-slow-store",
+                Box::pin(async move { product.tell_slowness(factor, base_ms).await }),
+            );
+        }
+        Ok(())
+    }
+
+    /// Notices the end of the process, whoever caused it. One that nobody caused is a finding; the
+    /// process is then started again, as a supervisor would.
+    fn watch(self: Arc<Self>, mut child: Child) {
+        let spawner = self.env.spawner.clone();
+        spawner.spawn(
+            "lab-watch",
+            Box::pin(async move {
+                let status = child.wait().await;
+                let expected = self.expected.swap(false, Ordering::SeqCst);
+                *self.pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                self.ended.send_modify(|n| *n += 1);
+                if expected {
+                    return;
+                }
+                let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                let text = format!("{status}. {}", self.last_words().await);
+                self.recorder.add(|t| Entry::Crash { text, t });
+                let n_crashes = *self.ended.borrow();
+                if n_crashes <= u64::from(N_CRASHES_MAX) {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    self.start_again().await;
+                }
+            }),
+        );
+    }
+
+    async fn last_words(&self) -> String {
+        let log = tokio::fs::read(&self.log).await.unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines.iter().skip(lines.len().saturating_sub(8)).copied().collect::<Vec<_>>().join("\n")
+    }
+
+    /// SIGKILL, and wait until it is gone.
+    pub(crate) async fn kill(&self) {
+        self.signal_and_wait(Signal::KILL).await;
+    }
+
+    async fn signal_and_wait(&self, signal: Signal) {
+        let mut ended = self.ended.subscribe();
+        ended.mark_unchanged();
+        self.expected.store(true, Ordering::SeqCst);
+        if !self.signal(signal) {
+            self.expected.store(false, Ordering::SeqCst);
+            return;
+        }
+        // The sender lives as long as self, so this waits for the end itself.
+        drop(tokio::time::timeout(END_WITHIN, ended.changed()).await);
+    }
+
+    /// Sends a signal; false if no process runs.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let pid = *self.pid.lock().unwrap_or_else(PoisonError::into_inner);
+        pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
+    }
+
+    /// Starts it again on the same data and port, unless it runs. A start that fails is a finding.
+    pub(crate) async fn start_again(self: Arc<Self>) {
+        let starting = self.clone();
+        let _one_at_a_time = starting.starting.lock().await;
+        if self.pid.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            return;
+        }
+        let recorder = self.recorder.clone();
+        if let Err(error) = self.launch().await {
+            recorder.add(|t| Entry::Crash { text: format!("It could not be started again: {error:#}"), t });
+        }
+    }
+
+    /// Makes the store slow, or fast again with `None`; lasts over restarts.
+    pub(crate) async fn slow_store(&self, slowness: Option<(f64, u64)>) {
+        *self.slowness.lock().unwrap_or_else(PoisonError::into_inner) = slowness;
+        let (factor, base_ms) = slowness.unwrap_or((1.0, 0));
+        self.tell_slowness(factor, base_ms).await;
+    }
+
+    async fn tell_slowness(&self, factor: f64, base_ms: u64) {
+        let body = json!({"factor": factor, "base_ms": base_ms});
+        if let Err(trouble) = self.client().post("/v1/lab/store", None, &body).await {
+            tracing::warn!(%trouble, "the store's speed could not be set");
+        }
+    }
+
+    /// SIGTERM, and after a while SIGKILL.
+    pub(crate) async fn end(&self) {
+        self.signal(Signal::CONT);
+        self.signal_and_wait(Signal::TERM).await;
+        self.signal_and_wait(Signal::KILL).await;
+    }
+}
+
+/// Reads `{"listening": "http://HOST:PORT"}` and lets the rest of stdout run away.
+async fn ready_line(child: &mut Child) -> anyhow::Result<String> {
+    let stdout = child.stdout.take().context("stdout is piped")?;
+    let mut lines = BufReader::new(stdout).lines();
+    while let Some(line) = lines.next_line().await.context("read the product's output")? {
+        let Ok(value) = serde_json::from_str::<Value>(&line) else { continue };
+        if let Some(address) = value["listening"].as_str() {
+            return Ok(address.to_owned());
+        }
+    }
+    bail!("it ended before it listened")
+}

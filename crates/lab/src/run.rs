@@ -1,0 +1,171 @@
+//! `lab run`: one scenario from its file to its report.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use evenkeel_env::Env;
+use futures_util::future::BoxFuture;
+
+use crate::live::{self, Plan};
+use crate::report::{self, Report, html, terminal};
+use crate::scenario::{self, Protect, Scenario};
+
+/// How a scenario is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Real processes, sockets and time.
+    #[default]
+    Live,
+    /// One thread and virtual time.
+    Virtual,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// A scenario's name, or the path of a file.
+    pub scenario: String,
+    /// Live or virtual.
+    pub mode: Mode,
+    /// Another seed than the file's.
+    pub seed: Option<u64>,
+    /// Another store than SQLite.
+    pub store: Option<String>,
+    /// Replicas; one unless said.
+    pub replicas: Option<usize>,
+    /// With or without protection, whatever the file says.
+    pub protect: Option<Protect>,
+    /// Also run it without protection, and show both side by side in the HTML report.
+    pub compare: bool,
+    /// Where the result goes as JSON; `-` is standard output.
+    pub json: Option<PathBuf>,
+    /// Where the report goes as one HTML page.
+    pub html: Option<PathBuf>,
+    /// Where the history goes, for `lab check`.
+    pub history: Option<PathBuf>,
+    /// Keep data, logs and repositories in this folder; otherwise they are removed.
+    pub keep: Option<PathBuf>,
+    /// The product's executable; this one if absent.
+    pub program: Option<PathBuf>,
+    /// Print nothing but what was asked for.
+    pub quiet: bool,
+}
+
+/// Runs a scenario, writes what was asked for, and prints progress (to standard error) and the
+/// table of goals (to standard output).
+///
+/// # Errors
+/// If the scenario is not valid, something that was asked for is not offered, or the set-up fails:
+/// exit code 2. A goal that was missed is no error; see [`Report::pass`].
+pub fn run(env: &Env, options: RunOptions) -> BoxFuture<'static, anyhow::Result<Report>> {
+    let env = env.clone();
+    Box::pin(async move {
+        refuse_what_is_not_offered(&options)?;
+        let scenario = scenario::find(&options.scenario)?;
+        let report = once(&env, &options, scenario.clone(), options.protect).await?;
+        let beside = match (options.compare, report.protect) {
+            (true, Protect::Full) => Some(once(&env, &options, scenario, Some(Protect::None)).await?),
+            _ => None,
+        };
+        write(&options, &report, beside.as_ref()).await?;
+        Ok(report)
+    })
+}
+
+fn refuse_what_is_not_offered(options: &RunOptions) -> anyhow::Result<()> {
+    if options.mode == Mode::Virtual {
+        bail!("Virtual runs are not offered yet. Run the scenario live: leave --virtual out.");
+    }
+    if let Some(store) = options.store.as_deref().filter(|store| *store != "sqlite") {
+        bail!("The store {store} is not offered yet. Leave --store out, or give sqlite.");
+    }
+    if options.replicas.is_some_and(|n| n != 1) {
+        bail!("More than one replica is not offered yet. Leave --replicas out.");
+    }
+    Ok(())
+}
+
+async fn once(
+    env: &Env,
+    options: &RunOptions,
+    scenario: Scenario,
+    protect: Option<Protect>,
+) -> anyhow::Result<Report> {
+    let folder = Folder::make(options)?;
+    let seed = options.seed.unwrap_or(scenario.seed);
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().context("find the executable to start")?,
+    };
+    let protect = protect.unwrap_or(scenario.protect);
+    let show_live = !options.quiet && std::io::stderr().is_terminal();
+    let progress = Arc::new(terminal::Line::new(&scenario, protect, show_live, options.quiet));
+    let plan = Plan {
+        scenario: scenario.clone(),
+        seed,
+        protect,
+        program,
+        root: folder.path(),
+        progress: progress.clone(),
+    };
+    let began = env.mono();
+    let measured =
+        live::run(&Env { generator: evenkeel_core::Generator::from_seed(seed), ..env.clone() }, plan).await;
+    progress.finish();
+    let wall_s = env.mono().since(began).as_secs_f64();
+    Ok(Report::new(&scenario, seed, protect, wall_s, measured?))
+}
+
+async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -> anyhow::Result<()> {
+    let to_stdout = options.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    if !options.quiet && !to_stdout {
+        println!("{}", report::terminal::table(report));
+    }
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(report).context("write the result as JSON")? + "\n";
+        if to_stdout {
+            print!("{text}");
+        } else {
+            tokio::fs::write(path, text).await.with_context(|| format!("write {}", path.display()))?;
+        }
+    }
+    if let Some(path) = &options.html {
+        let page = html::page(report, beside)?;
+        tokio::fs::write(path, page).await.with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.history {
+        let lines = report.history.to_lines()?;
+        tokio::fs::write(path, lines).await.with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Where data, logs and repositories of one run are.
+enum Folder {
+    Kept(PathBuf),
+    Temporary(tempfile::TempDir),
+}
+
+impl Folder {
+    fn make(options: &RunOptions) -> anyhow::Result<Self> {
+        let Some(path) = &options.keep else {
+            let dir = tempfile::Builder::new().prefix("evenkeel-lab-").tempdir();
+            return dir.map(Self::Temporary).context("make a temporary folder");
+        };
+        std::fs::create_dir_all(path).with_context(|| format!("make {}", path.display()))?;
+        let n_inside = std::fs::read_dir(path).with_context(|| format!("read {}", path.display()))?.count();
+        if n_inside > 0 {
+            bail!("{} is not empty. Give a folder that is empty or does not exist.", path.display());
+        }
+        path.canonicalize().map(Self::Kept).with_context(|| format!("find {}", path.display()))
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Kept(path) => path.clone(),
+            Self::Temporary(dir) => dir.path().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What breaks when: the `[[fault]]` tables of a scenario file.
+
+use serde::Deserialize;
+
+use crate::provider::Fault;
+
+/// What a fault is done to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The provider of this name.
+    Provider(String),
+    /// The product's process.
+    Process,
+    /// The store.
+    Store,
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Something is wrong with a provider.
+    Provider(Fault),
+    /// The process is killed with SIGKILL, and started again after `down_s`, `times` times at
+    /// random moments of the fault's time.
+    Kill {
+        /// How often.
+        times: u32,
+        /// Seconds until it is started again.
+        down_s: f64,
+    },
+    /// The process is stopped with SIGSTOP for the fault's time.
+    Stop,
+    /// Every operation of the store takes `factor` times as long.
+    SlowStore {
+        /// How many times as long.
+        factor: f64,
+        /// Milliseconds that an operation counts as having taken at least.
+        base_ms: u64,
+    },
+}
+
+/// One fault on the time line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedFault {
+    /// Seconds after the load began.
+    pub at_s: f64,
+    /// How long it lasts.
+    pub for_s: f64,
+    /// Seconds between the beginnings of its repetitions, and how many there are.
+    pub repeat: Option<(f64, u32)>,
+    /// What it is done to.
+    pub target: Target,
+    /// What is done.
+    pub action: Action,
+}
+
+impl PlannedFault {
+    /// The target in the words of the file.
+    #[must_use]
+    pub fn target_name(&self) -> String {
+        match &self.target {
+            Target::Provider(name) => format!("provider:{name}"),
+            Target::Process => "process".to_owned(),
+            Target::Store => "store".to_owned(),
+        }
+    }
+
+    /// The kind in the words of the file.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &self.action {
+            Action::Provider(fault) => fault.name(),
+            Action::Kill { .. } => "kill",
+            Action::Stop => "stop",
+            Action::SlowStore { .. } => "slow",
+        }
+    }
+
+    /// Begin and end of each time that it happens, in seconds.
+    #[must_use]
+    pub fn spans(&self) -> Vec<(f64, f64)> {
+        let (every_s, n) = self.repeat.unwrap_or((0.0, 1));
+        (0..n).map(|idx| self.at_s + every_s * f64::from(idx)).map(|at_s| (at_s, at_s + self.for_s)).collect()
+    }
+}
+
+/// The keys that every `[[fault]]` has; the others belong to its kind.
+const COMMON: [&str; 5] = ["at_s", "for_s", "target", "every_s", "repeats"];
+
+/// Reads one `[[fault]]` table; the error is in words.
+pub(super) fn read(mut table: toml::Table) -> Result<PlannedFault, String> {
+    let mut own = toml::Table::new();
+    for key in COMMON {
+        if let Some(value) = table.remove(key) {
+            own.insert(key.to_owned(), value);
+        }
+    }
+    let common: Common = own.try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
+    let target = target(&common.target)?;
+    let action = action(&target, table)?;
+    if common.at_s < 0.0 || common.for_s.is_some_and(|for_s| for_s <= 0.0) {
+        return Err("at_s must not be negative and for_s must be more than 0.".to_owned());
+    }
+    let for_s = match (&action, common.for_s) {
+        (_, Some(for_s)) => for_s,
+        (Action::Kill { times: 1, down_s }, None) => *down_s,
+        _ => return Err("for_s is missing: say how long the fault lasts.".to_owned()),
+    };
+    let repeat = match (common.every_s, common.repeats) {
+        (None, None) => None,
+        (Some(every_s), Some(n)) if every_s > for_s && n > 0 => Some((every_s, n)),
+        _ => return Err("every_s and repeats go together, and every_s must be more than for_s.".to_owned()),
+    };
+    Ok(PlannedFault { at_s: common.at_s, for_s, repeat, target, action })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Common {
+    at_s: f64,
+    for_s: Option<f64>,
+    target: String,
+    every_s: Option<f64>,
+    repeats: Option<u32>,
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    match text.split_once(':') {
+        Some(("provider", name)) if !name.is_empty() => Ok(Target::Provider(name.to_owned())),
+        None if text == "process" => Ok(Target::Process),
+        None if text == "store" => Ok(Target::Store),
+        _ => Err(format!("target '{text}' is not one of provider:NAME, process, store.")),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum ProcessFault {
+    Kill {
+        #[serde(default = "once")]
+        times: u32,
+        #[serde(default = "down_s")]
+        down_s: f64,
+    },
+    Stop {},
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum StoreFault {
+    Slow {
+        factor: f64,
+        #[serde(default = "base_ms")]
+        base_ms: u64,
+    },
+    Restart {
+        #[serde(default = "down_s")]
+        down_s: f64,
+    },
+}
+
+fn once() -> u32 {
+    1
+}
+
+fn down_s() -> f64 {
+    0.5
+}
+
+fn base_ms() -> u64 {
+    2
+}
+
+fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
+    let words = |error: toml::de::Error| error.message().to_owned();
+    match target {
+        Target::Provider(_) => {
+            let n_keys = table.len();
+            let fault: Fault = table.try_into().map_err(words)?;
+            let has_keys = !matches!(
+                fault,
+                Fault::Down | Fault::Down503 | Fault::BlackHole | Fault::OutOfCredit | Fault::BadKey
+            );
+            if !has_keys && n_keys > 1 {
+                return Err(format!("kind '{}' takes no further keys.", fault.name()));
+            }
+            fault.problem().map_or(Ok(Action::Provider(fault)), Err)
+        }
+        Target::Process => match table.try_into().map_err(words)? {
+            ProcessFault::Kill { times: 0, .. } => {
+                Err("times is 0: a kill happens at least once.".to_owned())
+            }
+            ProcessFault::Kill { times, down_s } => Ok(Action::Kill { times, down_s }),
+            ProcessFault::Stop {} => Ok(Action::Stop),
+        },
+        Target::Store => match table.try_into().map_err(words)? {
+            StoreFault::Slow { factor, .. } if factor < 1.0 => {
+                Err(format!("factor is {factor}, but slow means at least 1."))
+            }
+            StoreFault::Slow { factor, base_ms } => Ok(Action::SlowStore { factor, base_ms }),
+            // SQLite lives in the product's process: its restart is the restart of that process.
+            StoreFault::Restart { down_s } => Ok(Action::Kill { times: 1, down_s }),
+        },
+    }
+}
