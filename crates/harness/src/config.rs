@@ -25,9 +25,6 @@ pub struct HarnessConfig {
     pub protect: Protect,
     /// Where peers reach this replica; told to them with each heartbeat.
     pub address: Option<String>,
-    /// The store belongs to this process alone (SQLite), so every other replica in it is dead and
-    /// its runs are taken over at start without waiting for their leases.
-    pub exclusive: bool,
     /// Time between heartbeats, in milliseconds.
     pub beat_every_ms: u64,
     /// How long a lease lasts in the store, in milliseconds.
@@ -72,7 +69,6 @@ impl Default for HarnessConfig {
         Self {
             protect: Protect::Full,
             address: None,
-            exclusive: false,
             beat_every_ms: 1_000,
             lease_ttl_ms: 4_000,
             fence_after_ms: 3_000,

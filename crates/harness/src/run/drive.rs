@@ -20,7 +20,7 @@ use futures_util::FutureExt;
 use tokio::sync::watch;
 
 use super::commit::{Journal, Stop, TurnEnd};
-use super::step::{Action, Ending, Moment, Rules, next};
+use super::step::{Action, Ending, Moment, Rules, next, time_is_up};
 use crate::compact::estimate;
 use crate::config::Protect;
 use crate::host::Host;
@@ -140,6 +140,7 @@ pub(crate) struct Driver {
     /// Judged calls whose intents this process wrote.
     pub(crate) ready: BTreeMap<u32, Prepared>,
     pub(crate) permit: Option<Permit>,
+    is_set_up: bool,
     signal: watch::Receiver<Signal>,
 }
 
@@ -168,6 +169,7 @@ impl Driver {
             workspace: None,
             ready: BTreeMap::new(),
             permit: None,
+            is_set_up: false,
             signal,
         }
     }
@@ -191,15 +193,21 @@ impl Driver {
         if let Source::Woken(permit) = source {
             driver.permit = permit.clone();
         }
-        driver.offer_tools().await?;
-        driver.open_workspace().await?;
         Ok(driver)
     }
 
+    /// Everything that is not in the journal and is needed for the first step.
+    async fn set_up(&mut self) -> Result<(), Stop> {
+        self.offer_tools().await?;
+        self.open_workspace().await?;
+        self.is_set_up = true;
+        Ok(())
+    }
+
     async fn offer_tools(&mut self) -> Result<(), Stop> {
-        let agent = self.agent.clone();
-        if !agent.tools.is_empty() {
-            self.tool_specs = self.tools().offered(&agent).await.map_err(Stop::Refused)?;
+        if !self.agent.tools.is_empty() {
+            let offered = self.unless_stopped(self.tools().offered(&self.agent)).await?;
+            self.tool_specs = offered.map_err(Stop::Refused)?;
         }
         self.rules.has_tools = !self.tool_specs.is_empty();
         let specs = serde_json::to_string(&self.tool_specs).map_or(0, |text| text.len());
@@ -215,7 +223,8 @@ impl Driver {
         let fence = self.journal.fence.clone();
         let repository = self.claim.run.spec.repository.clone().unwrap_or(Repository::Empty);
         let workspaces = self.host.parts.workspaces.clone();
-        let (path, first) = workspaces.open(fence.thread, fence.run, repository).await.map_err(Stop::Refused)?;
+        let opened = self.unless_stopped(workspaces.open(fence.thread, fence.run, repository)).await?;
+        let (path, first) = opened.map_err(Stop::Refused)?;
         self.workspace = Some(path);
         if self.journal.view.base.is_some() {
             return Ok(());
@@ -243,6 +252,7 @@ impl Driver {
         loop {
             let carried = match self.next()? {
                 Action::End(ending) => self.end(ending).await.map(Some),
+                Action::SetUp => self.set_up().await.map(|()| None),
                 Action::CallModel => self.call_model().await,
                 Action::Compact => self.compact().await,
                 Action::Prepare => self.prepare().await.map(|()| None),
@@ -260,13 +270,18 @@ impl Driver {
     }
 
     fn next(&self) -> Result<Action, Stop> {
+        let now = self.host.now();
+        let must_stop = self.journal.view.cancelling || time_is_up(&self.rules, now).is_some();
+        if !self.is_set_up && !must_stop {
+            return Ok(Action::SetUp);
+        }
         let facts = self.route()?;
         let moment = Moment {
             estimate: estimate::prompt(&self.journal.view, self.fixed_bytes, facts, &self.host.config.compact),
             threshold: estimate::threshold(facts, &self.host.config.compact),
             permit: self.permit.is_some(),
         };
-        Ok(next(&self.journal.view, &self.rules, moment, self.host.now()))
+        Ok(next(&self.journal.view, &self.rules, moment, now))
     }
 
     pub(crate) fn route(&self) -> Result<RouteFacts, Stop> {

@@ -49,6 +49,8 @@ pub(crate) struct Moment {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
+    /// Open the workspace, learn the tools: what a process must have before the first step.
+    SetUp,
     /// Make the context smaller.
     Compact,
     /// Ask the model.

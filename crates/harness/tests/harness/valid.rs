@@ -1,0 +1,51 @@
+//! What every provider demands of a history, checked on every request that the harness makes.
+
+use std::collections::BTreeSet;
+
+use evenkeel_core::message::{Block, Role};
+use evenkeel_core::port::model::{ModelRequest, Purpose};
+
+/// Panics if a provider would refuse the request.
+pub fn assert_valid(request: &ModelRequest) {
+    if let Err(fault) = check(request) {
+        panic!("invalid request: {fault}\n{:#?}", request.messages);
+    }
+}
+
+fn check(request: &ModelRequest) -> Result<(), String> {
+    let messages = &request.messages;
+    if request.purpose == Purpose::Compaction && !request.tools.is_empty() {
+        return Err("a summary is asked for with tools".to_owned());
+    }
+    if messages.first().is_none_or(|first| first.role != Role::User) {
+        return Err("it does not begin with a user's message".to_owned());
+    }
+    let mut seen = BTreeSet::new();
+    for (idx, message) in messages.iter().enumerate() {
+        if message.blocks.is_empty() {
+            return Err(format!("message {idx} is empty"));
+        }
+        if message.blocks.iter().any(|block| matches!(block, Block::Text { text } if text.trim().is_empty())) {
+            return Err(format!("message {idx} has empty text"));
+        }
+        let calls: Vec<_> = message.tool_calls().map(|call| call.id.clone()).collect();
+        if calls.iter().any(|id| !seen.insert(id.clone())) {
+            return Err(format!("message {idx} repeats a call id"));
+        }
+        if !calls.is_empty() {
+            let next = messages.get(idx + 1).ok_or_else(|| format!("calls of message {idx} have no results"))?;
+            let results: Vec<_> = next.tool_results().map(|result| result.call_id.clone()).collect();
+            if next.role != Role::Tool || results != calls {
+                return Err(format!("results of message {idx} are {results:?}, not {calls:?}"));
+            }
+        }
+        let follows_calls = idx > 0 && messages[idx - 1].tool_calls().next().is_some();
+        if message.role == Role::Tool && !follows_calls {
+            return Err(format!("message {idx} has results without calls"));
+        }
+    }
+    if messages.last().is_some_and(|last| last.role == Role::Assistant) {
+        return Err("it ends with an assistant's message".to_owned());
+    }
+    Ok(())
+}
