@@ -5,12 +5,13 @@
 //! [`KILL`]; closing the socket means the same, and that the keeper is not wanted any more. An
 //! empty frame that arrives when nothing runs means nothing: the command had just ended.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use evenkeel_core::port::runner::RunnerLimits;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Isolation;
+use crate::config::{Degradable, Isolation};
 
 /// The first argument that makes a program the helper.
 pub(crate) const HELPER_ARGUMENT: &str = "sandbox-helper";
@@ -31,6 +32,8 @@ pub(crate) struct Raise {
     pub(crate) slot: u32,
     /// Whether commands are isolated at all.
     pub(crate) isolation: Isolation,
+    /// Mechanisms that may be absent; a command is refused when another one is.
+    pub(crate) allow_degraded: BTreeSet<Degradable>,
     /// Extra directories to show.
     pub(crate) read_only_paths: Vec<PathBuf>,
 }

@@ -59,14 +59,23 @@ impl Hierarchy {
         Ok(Cgroup { version: self.version, memory, pids })
     }
 
-    /// Removes what a killed server left behind. Cgroups with processes stay: they are in use.
+    /// Removes what a killed server left behind. Those of a living helper stay: it may just have
+    /// made one that its keeper has not entered yet.
     pub(super) fn sweep(&self) {
         for parent in [&self.memory, &self.pids].into_iter().flatten() {
-            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-                let _ = fs::remove_dir(entry.path());
+            let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+            for path in entries.map(|entry| entry.path()).filter(|path| !is_of_living_helper(path)) {
+                // Fails for files and for cgroups that still have processes, which is right.
+                let _ = fs::remove_dir(path);
             }
         }
     }
+}
+
+/// The name of a cgroup begins with the pid of the nursery that made it.
+fn is_of_living_helper(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.split_once('-').is_some_and(|(pid, _)| Path::new("/proc").join(pid).exists())
 }
 
 impl Cgroup {

@@ -48,7 +48,8 @@ fn examine(read_only_paths: Vec<PathBuf>) -> Report {
     if let Some(cgroup) = &cgroup {
         Cgroup::remove(cgroup);
     }
-    let raise = Raise { slot: 0, isolation: Isolation::Native, read_only_paths };
+    let allow_degraded = Degradable::ALL.into_iter().collect();
+    let raise = Raise { slot: 0, isolation: Isolation::Native, allow_degraded, read_only_paths };
     let trial = try_sandbox(raise);
     let mut findings = vec![];
     let usable = match &trial {

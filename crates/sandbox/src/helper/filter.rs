@@ -108,12 +108,46 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_setdomainname,
 ];
 
-/// Answered with "not implemented", so that libraries take the older way.
-const ABSENT: &[i64] =
-    &[libc::SYS_clone3, libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+/// Answered with "not implemented", so that libraries take the older way: calls whose arguments
+/// are in memory, where a filter cannot read them, and whose older forms are judged.
+const ABSENT: &[i64] = &[
+    libc::SYS_clone3,
+    libc::SYS_openat2,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+/// Where a file's mode is an argument. A program in the workspace that runs as its owner would,
+/// on the host, run as the server's user, for whoever can reach it.
+const MODES: &[(i64, u32)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (SYS_FCHMODAT2, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    (libc::SYS_mknodat, 2),
+];
+
+/// Where the mode follows the flags, and counts only when a file is made.
+const OPENS: &[(i64, u32)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1),
+    (libc::SYS_openat, 2),
+];
+
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// The bit of `O_TMPFILE` that is not also `O_DIRECTORY`.
+const TEMPORARY_FILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
 /// Newer than the `libc` crate; the number is the same on every architecture.
 const SYS_OPEN_TREE_ATTR: i64 = 467;
+const SYS_FCHMODAT2: i64 = 452;
 
 /// Writing into a terminal's input, and taking one over.
 const TERMINAL_REQUESTS: &[u32] = &[0x5412, 0x541C, 0x541D, 0x5423];
@@ -144,6 +178,12 @@ impl Filter {
         }
         program.forbid_flags(libc::SYS_clone, 0, NAMESPACES);
         program.forbid_flags(libc::SYS_unshare, 0, NAMESPACES | CLONE_NEWTIME);
+        for (call, argument) in MODES {
+            program.forbid_flags(*call, *argument, SET_ID.cast_signed());
+        }
+        for (call, argument) in OPENS {
+            program.forbid_set_id_files(*call, *argument);
+        }
         program.forbid_values(libc::SYS_ioctl, 1, u32::MAX, TERMINAL_REQUESTS);
         #[cfg(target_arch = "x86_64")]
         program.forbid_values(libc::SYS_mknod, 1, libc::S_IFMT, &[libc::S_IFCHR, libc::S_IFBLK]);
@@ -202,6 +242,17 @@ impl Program {
         });
     }
 
+    /// Refuses to make a file that runs as its owner.
+    fn forbid_set_id_files(&mut self, number: i64, flags_argument: u32) {
+        self.judge(number, flags_argument, u32::MAX, |judge| {
+            let makes_a_file = (libc::O_CREAT | TEMPORARY_FILE).cast_unsigned();
+            judge.push(JUMP_IF_ANY, 0, 3, makes_a_file);
+            judge.push(LOAD, 0, 0, offset_of_argument(flags_argument + 1));
+            judge.push(JUMP_IF_ANY, 0, 1, SET_ID);
+            judge.push(RETURN, 0, 0, refuse(libc::EPERM));
+        });
+    }
+
     /// Refuses a call when its masked argument is one of the values.
     fn forbid_values(&mut self, number: i64, argument: u32, mask: u32, values: &[u32]) {
         self.judge(number, argument, mask, |judge| {
@@ -228,7 +279,7 @@ impl Program {
     /// not hide it.
     fn judge(&mut self, number: i64, argument: u32, mask: u32, rules: impl FnOnce(&mut Self)) {
         let mut inner = Self::default();
-        inner.push(LOAD, 0, 0, 16 + 8 * argument);
+        inner.push(LOAD, 0, 0, offset_of_argument(argument));
         if mask != u32::MAX {
             inner.push(AND, 0, 0, mask);
         }
@@ -238,6 +289,11 @@ impl Program {
         self.push(JUMP_IF_EQUAL, 0, skip, number_of(number));
         self.0.append(&mut inner.0);
     }
+}
+
+/// The lower half of an argument, on little-endian machines.
+fn offset_of_argument(argument: u32) -> u32 {
+    16 + 8 * argument
 }
 
 fn number_of(call: i64) -> u32 {

@@ -32,6 +32,8 @@ pub(super) struct Task<'a> {
     pub(super) stdio: &'a Stdio,
     /// Views taken by the keeper; else they are taken here, with the rights of the new namespace.
     pub(super) sources: Option<Sources>,
+    /// Refuse to run without Landlock.
+    pub(super) landlock_required: bool,
     /// Whether a cgroup bounds the memory.
     pub(super) memory_bounded: bool,
     /// One byte comes when the identity is mapped; the end of file means that the keeper died.
@@ -65,12 +67,16 @@ fn isolate(task: &Task<'_>, landlocked: &mut bool) -> Result<(), Failure> {
         sources.as_ref().or(task.sources.as_ref()).ok_or("there are no views").step("build the root")?;
     root::build(task.plan, sources, task.request.limits.tmp_bytes)?;
     rustix::system::sethostname(b"sandbox").step("name the host")?;
+    sys::leave_session_keyring();
     sys::raise_loopback().step("raise the loopback device")?;
     drop_capabilities().step("drop capabilities")?;
     // The command shares this process's user: it must not read the keeper's memory through it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("hide pid 1")?;
     rustix::thread::set_no_new_privs(true).step("give up new privileges")?;
     *landlocked = landlock::restrict(task.request.read_only)?;
+    if task.landlock_required && !*landlocked {
+        return Err("it is absent, and sandbox.allow_degraded does not name it").step("landlock");
+    }
     // Set last, because changes of credentials clear it; the lifeline shows whether it came too late.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("follow the keeper")?;
     if is_cut(&task.lifeline) {

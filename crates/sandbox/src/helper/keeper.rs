@@ -19,7 +19,7 @@ use super::identity::{Identity, Translations};
 use super::init::{self, Outcome, Task};
 use super::root::{Plan, Sources, Workspace};
 use super::{bare, socket, sys};
-use crate::config::Isolation;
+use crate::config::{Degradable, Isolation};
 use crate::wire::{Failure, Raise, Reply, Request, Step, frame};
 
 const NAMESPACES: i32 = libc::CLONE_NEWUSER
@@ -88,12 +88,15 @@ impl Keeper {
     }
 
     fn try_run(&mut self, request: &Request, stdio: Stdio, socket: BorrowedFd<'_>) -> Result<Ran, Failure> {
+        self.require(Degradable::CgroupMemory, self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory))?;
+        self.require(Degradable::CgroupPids, self.cgroup.as_ref().is_some_and(Cgroup::bounds_processes))?;
         if let Some(cgroup) = &self.cgroup {
             cgroup.limit(&request.limits).step("limit the cgroup")?;
         }
         let n_killed_before = self.n_killed_for_memory();
         let cpu_ms_before = sys::children_cpu_ms();
         let (identity, sources) = self.identify(request)?;
+        self.require(Degradable::OwnUser, identity.separate_user().is_some())?;
         let (lifeline, hold) = pipe()?;
         let (report_read, report) = pipe()?;
         let forked = sys::fork_into(NAMESPACES).step("make namespaces")?;
@@ -105,6 +108,7 @@ impl Keeper {
                 request,
                 stdio: &stdio,
                 sources,
+                landlock_required: !self.raise.allow_degraded.contains(&Degradable::Landlock),
                 memory_bounded: self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory),
                 lifeline,
                 report,
@@ -154,6 +158,15 @@ impl Keeper {
         let workspace = Workspace { path, read_only: request.read_only, id_map: None };
         let sources = Sources::gather(&self.plan, &workspace)?;
         Ok((Identity::Shared(owner.0, owner.1), Some(sources)))
+    }
+
+    /// Refuses to go on without a mechanism whose absence is not allowed. The host was examined when
+    /// the server started; this is for what changed since, and for single workspaces.
+    fn require(&self, name: Degradable, is_there: bool) -> Result<(), Failure> {
+        if is_there || self.raise.allow_degraded.contains(&name) {
+            return Ok(());
+        }
+        Err("it is absent, and sandbox.allow_degraded does not name it").step(name.as_str())
     }
 
     fn n_killed_for_memory(&self) -> u64 {

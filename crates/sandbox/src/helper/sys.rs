@@ -143,6 +143,13 @@ pub(super) fn raise_loopback() -> io::Result<()> {
     }
 }
 
+/// Gets an empty session keyring in place of the server's. Kernels without keys have none to leave.
+pub(super) fn leave_session_keyring() {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for a new anonymous keyring.
+    unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
+}
+
 /// The version of Landlock, if the kernel has it and it is enabled.
 pub(super) fn landlock_version() -> Option<i64> {
     // SAFETY: with this flag and no attributes the call only tells the version.

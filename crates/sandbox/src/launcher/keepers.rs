@@ -1,8 +1,10 @@
 //! The keepers that are ready, and the nursery that makes new ones.
 
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{ReadHalf, WriteHalf};
 use tokio::process::Child;
 
-use crate::config::{HelperProgram, Isolation, SandboxConfig};
+use crate::config::{Degradable, HelperProgram, Isolation, SandboxConfig};
 use crate::wire::{Failure, HELPER_ARGUMENT, Raise, Step, frame};
 
 /// Keepers made ready while starting; more are made when they are needed.
@@ -24,7 +26,8 @@ const N_AT_START: usize = 2;
 pub(super) struct Keepers {
     program: HelperProgram,
     isolation: Isolation,
-    read_only_paths: Vec<std::path::PathBuf>,
+    allow_degraded: BTreeSet<Degradable>,
+    read_only_paths: Vec<PathBuf>,
     n_warm: usize,
     next_slot: AtomicU32,
     idle: Mutex<Vec<Keeper>>,
@@ -48,6 +51,7 @@ impl Keepers {
         Arc::new(Self {
             program: config.helper.clone(),
             isolation: config.isolation,
+            allow_degraded: config.allow_degraded.clone(),
             read_only_paths: config.read_only_paths.clone(),
             n_warm: config.warm,
             next_slot: AtomicU32::new(0),
@@ -100,18 +104,27 @@ impl Keepers {
 
     async fn raise(&self) -> Result<Keeper, Failure> {
         let slot = self.next_slot.fetch_add(1, Ordering::Relaxed);
-        let raise = Raise { slot, isolation: self.isolation, read_only_paths: self.read_only_paths.clone() };
+        let raise = Raise {
+            slot,
+            isolation: self.isolation,
+            allow_degraded: self.allow_degraded.clone(),
+            read_only_paths: self.read_only_paths.clone(),
+        };
         let frame = frame(&raise)?;
         let (ours, theirs) = socket_pair()?;
         let mut nursery = self.nursery.lock().await;
-        if let Some(running) = nursery.as_ref()
+        // Taken out while it is spoken to: if this future is dropped in the middle of a frame, the
+        // nursery is given up with it.
+        if let Some(running) = nursery.take()
             && send(&running.socket, &frame, &[theirs.as_fd()]).await.is_ok()
         {
+            *nursery = Some(running);
             return Ok(Keeper { socket: ours });
         }
         // There is none yet, or it died: its keepers live on, a new one makes the next.
-        let started = nursery.insert(Nursery::start(&self.program)?);
+        let started = Nursery::start(&self.program)?;
         send(&started.socket, &frame, &[theirs.as_fd()]).await?;
+        *nursery = Some(started);
         Ok(Keeper { socket: ours })
     }
 }

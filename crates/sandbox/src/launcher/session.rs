@@ -57,7 +57,8 @@ pub(super) async fn run(keeper: &mut Keeper, request: &Request, stdin: Vec<u8>) 
                 kill(&mut write_half).await?;
                 timer.as_mut().reset(Instant::now() + KILL_GRACE);
             }
-            () = capture.read_some(), if capture.is_open() => {
+            // A flood is not read any further: its writers block until they are dead.
+            () = capture.read_some(), if capture.is_open() && !capture.is_flooded() => {
                 if capture.is_flooded() && limit.is_none() {
                     limit = Some(LimitHit::Output);
                     kill(&mut write_half).await?;

@@ -1,0 +1,170 @@
+//! A launcher with a workspace, started as one of the users.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::id::{RunId, TenantId};
+use evenkeel_core::port::runner::{Command, Exit, Runner, RunnerLimits};
+use evenkeel_env::Env;
+use evenkeel_sandbox::{HelperProgram, Launcher, SandboxConfig};
+use tempfile::TempDir;
+
+const HELPER: &str = env!("CARGO_BIN_EXE_evenkeel-sandbox-helper");
+pub(crate) const ATTACK: &str = env!("CARGO_BIN_EXE_evenkeel-sandbox-attack");
+
+/// An ordinary user that owns nothing.
+const ORDINARY: u32 = 54_321;
+
+/// Who runs the server's helper.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum User {
+    /// Whoever runs the tests.
+    Current,
+    /// An ordinary user; only root can become one.
+    Ordinary,
+}
+
+impl User {
+    /// Every user that can be tested here.
+    pub(crate) fn all() -> &'static [Self] {
+        if is_root() { &[Self::Current, Self::Ordinary] } else { &[Self::Current] }
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
+}
+
+pub(crate) struct Host {
+    pub(crate) user: User,
+    pub(crate) env: Env,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) helper: PathBuf,
+    dir: TempDir,
+}
+
+impl Host {
+    pub(crate) fn start(user: User) -> Self {
+        Self::start_with(user, SandboxConfig::default())
+    }
+
+    pub(crate) fn start_with(user: User, config: SandboxConfig) -> Self {
+        let dir = TempDir::with_prefix("evenkeel-sandbox-").unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let workspace = dir.path().join("workspace");
+        fs::create_dir(&workspace).unwrap();
+        let helper = match user {
+            User::Current => PathBuf::from(HELPER),
+            User::Ordinary => {
+                chown(&workspace, Some(ORDINARY), Some(ORDINARY)).unwrap();
+                ordinary_helper(dir.path())
+            }
+        };
+        let env = Env::real();
+        let config = SandboxConfig { helper: HelperProgram::Path(helper.clone()), ..config };
+        let launcher = Launcher::start(&env, config).unwrap();
+        Self { user, env, launcher, helper, dir }
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.dir.path().join("workspace")
+    }
+
+    /// Another workspace of the same user.
+    pub(crate) fn other_workspace(&self) -> PathBuf {
+        let path = self.dir.path().join("other");
+        fs::create_dir_all(&path).unwrap();
+        let owner = fs::metadata(self.workspace()).unwrap();
+        chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
+        path
+    }
+
+    /// A directory outside of the workspace.
+    pub(crate) fn outside(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn command(&self, argv: &[&str]) -> Command {
+        Command {
+            tenant: TenantId("test".to_owned()),
+            run: RunId::new(self.env.wall(), &self.env.generator),
+            argv: argv.iter().map(ToString::to_string).collect(),
+            workspace: self.workspace(),
+            read_only: false,
+            cwd: String::new(),
+            env: Vec::new(),
+            stdin: Vec::new(),
+            limits: RunnerLimits { wall_ms: 60_000, ..RunnerLimits::default() },
+        }
+    }
+
+    /// Runs a script with changed limits.
+    pub(crate) async fn limited(&self, script: &str, change: impl FnOnce(&mut RunnerLimits)) -> Exit {
+        let mut command = self.command(&["bash", "-c", script]);
+        change(&mut command.limits);
+        self.launcher.run(command).await.unwrap()
+    }
+
+    /// Runs a script.
+    pub(crate) async fn sh(&self, script: &str) -> Exit {
+        self.limited(script, |_| {}).await
+    }
+
+    /// Runs a script that must succeed: its stdout.
+    pub(crate) async fn text(&self, script: &str) -> String {
+        let exit = self.sh(script).await;
+        assert_eq!(exit.code, Some(0), "{:?}: {script}: {exit:?}", self.user);
+        stdout(&exit)
+    }
+}
+
+/// A copy of the helper that an ordinary user can reach, behind a script that becomes that user.
+fn ordinary_helper(dir: &Path) -> PathBuf {
+    let copy = dir.join("helper");
+    fs::copy(HELPER, &copy).unwrap();
+    let script = dir.join("helper-as-ordinary-user");
+    let text = format!(
+        "#!/bin/sh\ncd /\nexec /usr/bin/setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups {} \"$@\"\n",
+        copy.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    script
+}
+
+pub(crate) fn stdout(exit: &Exit) -> String {
+    String::from_utf8_lossy(&exit.stdout).into_owned()
+}
+
+pub(crate) fn stderr(exit: &Exit) -> String {
+    String::from_utf8_lossy(&exit.stderr).into_owned()
+}
+
+/// Pids of the host's processes whose command line contains the marker.
+pub(crate) fn processes_with(marker: &str) -> Vec<OsString> {
+    let has_marker = |pid: &Path| {
+        let line = fs::read(pid.join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).replace('\0', " ").contains(marker)
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    entries.filter(|entry| has_marker(&entry.path())).map(|entry| entry.file_name()).collect()
+}
+
+/// Waits for a state. The bound only ends a test that would never end.
+pub(crate) async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(30), async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(waited.await.is_ok(), "still not so after 30 s: {what}");
+}
+
+/// Waits until no process of the host has the marker in its command line.
+pub(crate) async fn wait_until_gone(marker: &str) {
+    wait_until(&format!("no process with {marker}"), || processes_with(marker).is_empty()).await;
+}

@@ -1,0 +1,189 @@
+//! What a command may use, and what is said when it wants more.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use evenkeel_core::port::runner::LimitHit;
+
+use crate::host::{Host, User, is_root, processes_with, stderr, stdout, wait_until_gone};
+
+#[tokio::test]
+async fn time_ends_everything_and_keeps_what_was_read() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let exit =
+            host.limited("echo begun; sleep 918273 & sleep 918273", |limits| limits.wall_ms = 400).await;
+        assert_eq!((exit.limit, exit.code, exit.signal), (Some(LimitHit::Time), None, Some(9)), "{exit:?}");
+        assert_eq!(stdout(&exit), "begun\n");
+        assert_eq!(processes_with("918273").len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_time_out_kills_the_whole_tree_langfuse_15955() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let exit = host.limited("sleep 300.918 & wait", |limits| limits.wall_ms = 50).await;
+        assert_eq!(exit.limit, Some(LimitHit::Time), "{exit:?}");
+        assert!(exit.ms < 10_000, "{exit:?}");
+        assert_eq!(processes_with("300.918").len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn fifty_time_outs_use_nothing_up_openclaw_110735() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        for _ in 0..50 {
+            let exit = host
+                .limited("sleep 300.5050 & sleep 300.5050 & wait", |limits| {
+                    limits.wall_ms = 20;
+                    limits.processes = 8;
+                })
+                .await;
+            assert_eq!(exit.limit, Some(LimitHit::Time), "{exit:?}");
+        }
+        let exit = host.limited("true & true & wait; true", |limits| limits.processes = 8).await;
+        assert_eq!((exit.code, exit.limit), (Some(0), None));
+        assert_eq!(processes_with("300.5050").len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_command_without_end_ends_nanobot_950() {
+    let host = Host::start(User::Current);
+    let exit = host.limited("sleep 999", |limits| limits.wall_ms = 100).await;
+    assert_eq!(exit.limit, Some(LimitHit::Time));
+}
+
+#[tokio::test]
+async fn memory_is_bounded() {
+    let bomb = "python3 -c 'x = bytearray(900 << 20); print(len(x))'";
+    for user in User::all() {
+        let host = Host::start(*user);
+        let exit = host.limited(bomb, |limits| limits.memory_bytes = 128 << 20).await;
+        assert_ne!(exit.code, Some(0), "{user:?}: {exit:?}");
+        let bounded =
+            host.limited("python3 -c 'x = bytearray(30 << 20)'", |limits| limits.memory_bytes = 128 << 20);
+        assert_eq!(bounded.await.code, Some(0), "{user:?}");
+        if is_root() && *user == User::Current {
+            assert_eq!(exit.limit, Some(LimitHit::Memory), "{exit:?}");
+            // Many processes that are each within the limit are together beyond it.
+            let many = "for i in 1 2 3 4 5 6; do python3 -c 'x = bytearray(60 << 20); import time; time.sleep(9)' & done; wait -n; exit $?";
+            let exit = host.limited(many, |limits| limits.memory_bytes = 128 << 20).await;
+            assert_eq!(exit.limit, Some(LimitHit::Memory), "{exit:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_bounded() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let script = "bomb() { exec -a bomb.7171 sleep 7171 | bomb & }; for i in $(seq 200); do sleep 7171.7 & done; \
+                      ls -d /proc/[0-9]* | wc -l";
+        let exit = host
+            .limited(script, |limits| {
+                limits.processes = 32;
+                limits.wall_ms = 5_000;
+            })
+            .await;
+        assert!(stderr(&exit).contains("Resource temporarily unavailable"), "{user:?}: {exit:?}");
+        assert_eq!(processes_with("7171").len(), 0);
+        let classic = ":(){ :|: & };: ; sleep 8181.8";
+        let exit = host
+            .limited(classic, |limits| {
+                limits.processes = 32;
+                limits.wall_ms = 1_500;
+            })
+            .await;
+        assert!(stderr(&exit).contains("fork"), "{user:?}: {exit:?}");
+        wait_until_gone("8181.8").await;
+        assert_eq!(host.text("echo fine").await, "fine\n");
+    }
+}
+
+#[tokio::test]
+async fn tmp_and_inodes_are_bounded() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let script = "head -c 40000000 /dev/zero >/tmp/big; stat -c %s /tmp/big; rm /tmp/big; \
+                      i=0; while : >/tmp/$i; do i=$((i + 1)); done; echo stopped";
+        let exit = host.limited(script, |limits| limits.tmp_bytes = 8 << 20).await;
+        let text = stdout(&exit);
+        let size: u64 = text.lines().next().and_then(|line| line.parse().ok()).unwrap();
+        assert!(size <= 8 << 20, "{user:?}: {text}");
+        assert!(text.ends_with("stopped\n"), "{user:?}: {exit:?}");
+        assert!(stderr(&exit).contains("No space left on device"), "{user:?}: {exit:?}");
+    }
+}
+
+#[tokio::test]
+async fn files_have_a_largest_size() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let exit =
+            host.limited("exec head -c 9000000 /dev/zero >big", |limits| limits.file_bytes = 1 << 20).await;
+        assert_eq!(exit.limit, Some(LimitHit::FileSize), "{user:?}: {exit:?}");
+        assert_eq!(fs::metadata(host.workspace().join("big")).unwrap().size(), 1 << 20);
+        let sparse = host.limited("truncate -s 1T sparse", |limits| limits.file_bytes = 1 << 20).await;
+        assert_eq!(sparse.limit, Some(LimitHit::FileSize), "{user:?}: {sparse:?}");
+    }
+}
+
+#[tokio::test]
+async fn processor_time_is_bounded() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let exit = host.limited("while :; do :; done", |limits| limits.cpu_s = 1).await;
+        assert_eq!(exit.limit, Some(LimitHit::Cpu), "{user:?}: {exit:?}");
+        let stubborn = host.limited("trap '' XCPU; while :; do :; done", |limits| limits.cpu_s = 1).await;
+        assert_eq!(stubborn.limit, Some(LimitHit::Cpu), "{user:?}: {stubborn:?}");
+    }
+}
+
+#[tokio::test]
+async fn descriptors_are_bounded() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let script = "for i in $(seq 3 100); do eval \"exec $i</dev/null\" || break; done; echo $i";
+        let exit = host.limited(script, |limits| limits.open_files = 32).await;
+        assert!(
+            stderr(&exit).contains("Too many open files") || stderr(&exit).contains("Bad file descriptor"),
+            "{exit:?}"
+        );
+        assert!(host.limited("ulimit -n 64", |limits| limits.open_files = 32).await.code != Some(0));
+    }
+}
+
+#[tokio::test]
+async fn a_flood_costs_no_memory() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        for script in [
+            "yes",
+            "cat /dev/zero",
+            "yes >&2",
+            "while :; do printf '\\xff\\xfe\\x1b]0;x\\x07'; done | head -c 100000000",
+        ] {
+            let exit = host.limited(script, |limits| limits.output_bytes = 100_000).await;
+            assert_eq!(exit.limit, Some(LimitHit::Output), "{user:?} {script}: {:?}", exit.code);
+            assert_eq!(exit.stdout.len() + exit.stderr.len(), 100_000);
+            assert!(
+                exit.bytes_dropped >= 700_000 && exit.bytes_dropped < 2_000_000,
+                "{}",
+                exit.bytes_dropped
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_output_than_is_kept_does_not_end_a_command() {
+    let host = Host::start(User::Current);
+    let exit =
+        host.limited("head -c 300000 /dev/zero; echo end >&2", |limits| limits.output_bytes = 100_000).await;
+    assert_eq!((exit.code, exit.limit), (Some(0), None));
+    assert_eq!(exit.stdout.len() + exit.stderr.len(), 100_000);
+    assert_eq!(exit.bytes_dropped, 200_004);
+}
