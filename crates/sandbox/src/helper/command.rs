@@ -84,7 +84,7 @@ fn arguments(request: &Request) -> Result<Arguments, Refusal> {
     let name = request.argv.first().map(String::as_str).unwrap_or_default();
     let program = find(name)
         .ok_or_else(|| Refusal { code: NOT_FOUND, message: format!("{name}: command not found") })?;
-    let argv = request.argv.iter().map(|argument| c_string(argument)).collect::<Result<_, _>>()?;
+    let argv = request.argv.iter().map(c_string).collect::<Result<_, _>>()?;
     Ok((c_string(program.as_os_str())?, argv, environment(&request.env)?))
 }
 
@@ -92,7 +92,7 @@ fn environment(own: &[(String, String)]) -> Result<Vec<CString>, Refusal> {
     let is_own = |name: &str| own.iter().any(|(own_name, _)| own_name == name);
     let base = BASE_ENVIRONMENT.iter().copied().filter(|(name, _)| !is_own(name));
     let own = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    base.chain(own).map(|(name, value)| c_string(&format!("{name}={value}"))).collect()
+    base.chain(own).map(|(name, value)| c_string(format!("{name}={value}"))).collect()
 }
 
 fn c_string(text: impl AsRef<OsStr>) -> Result<CString, Refusal> {

@@ -6,6 +6,7 @@
 //! server it is the server's own user, the only one it may map.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -80,11 +81,10 @@ pub(super) struct Translations {
 impl Translations {
     /// A namespace that shows files of `owner` as files of the separate user `outside`.
     pub(super) fn get(&mut self, owner: (u32, u32), outside: u32) -> Result<&OwnedFd, Failure> {
-        if !self.known.contains_key(&owner) {
-            let namespace = user_namespace((owner.0, outside), (owner.1, outside))?;
-            self.known.insert(owner, namespace);
-        }
-        Ok(&self.known[&owner])
+        Ok(match self.known.entry(owner) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(user_namespace((owner.0, outside), (owner.1, outside))?),
+        })
     }
 }
 
