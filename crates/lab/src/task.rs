@@ -14,6 +14,6 @@ mod verify;
 
 pub(crate) use conversation::canonical;
 pub use conversation::{Conversation, Item, Reply, SolverCall};
-pub use script::{Script, Shape, Step, all, available};
+pub use script::{Move, Script, Shape, Step, all, available};
 pub use solver::Solver;
 pub use verify::{Facts, Verdict, Verifier};

@@ -304,10 +304,12 @@ fn effects_once(task: &TaskView<'_>) -> Vec<Violation> {
 /// P11: checkpoints count 1, 2, 3 ..., and each step has one reply.
 fn steps_grow(task: &TaskView<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
+    // A checkpoint 0 is the workspace as given.
     let mut step_before = 0;
     let mut replies: BTreeSet<u32> = BTreeSet::new();
     for event in task.events {
         match event.body {
+            EventBody::Checkpoint { .. } if event.step == 0 && step_before == 0 => {}
             EventBody::Checkpoint { .. } if event.step != step_before + 1 => {
                 let text = format!("Checkpoint {} follows checkpoint {step_before}.", event.step);
                 violations.push(task.violation("P11", text));

@@ -98,16 +98,13 @@ async fn store(run: &Run, door: &Door, asked: &Asked) -> anyhow::Result<Option<E
 
 async fn events(door: &Door, run: &str) -> anyhow::Result<Vec<Event>> {
     let mut events: Vec<Event> = Vec::new();
-    loop {
-        let after = events.last().map_or(0, |event| event.seq);
-        let page = door.get(&format!("/v1/runs/{run}/events?after={after}&limit={PAGE}")).await?;
-        let page: Vec<Event> = typed(page).context("read the events of a run")?;
-        let is_last = page.len() < PAGE;
-        events.extend(page);
-        if is_last {
-            return Ok(events);
-        }
+    let mut after = Some(0);
+    while let Some(seq) = after {
+        let page = door.get(&format!("/v1/runs/{run}/events?after={seq}&limit={PAGE}")).await?;
+        events.extend(typed::<Vec<Event>>(page["events"].clone()).context("read the events of a run")?);
+        after = page["next_after"].as_u64();
     }
+    Ok(events)
 }
 
 fn typed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
