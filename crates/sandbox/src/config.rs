@@ -1,9 +1,10 @@
 //! What an operator can choose about the sandbox.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 use evenkeel_core::port::runner::RunnerLimits;
+use evenkeel_core::{Code, Error, Origin};
 use serde::{Deserialize, Serialize};
 
 /// The `[sandbox]` table.
@@ -36,6 +37,35 @@ impl Default for SandboxConfig {
             warm: 16,
             helper: HelperProgram::CurrentExe,
         }
+    }
+}
+
+/// Places of a sandbox's own, which would hide a directory of the host at the same path.
+const OWN_PLACES: [&str; 5] = ["/tmp", "/dev", "/proc", "/etc", evenkeel_core::port::runner::WORKSPACE];
+
+impl SandboxConfig {
+    /// Refuses what could not be shown: a run that misses a toolchain fails in ways that name
+    /// everything but the cause.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        for path in &self.read_only_paths {
+            let problem = if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir)
+            {
+                "is not an absolute path without `..`"
+            } else if path.parent().is_none() || OWN_PLACES.iter().any(|place| path.starts_with(place)) {
+                "is a place of the sandbox's own"
+            } else if !path.is_dir() {
+                "is not a directory"
+            } else {
+                continue;
+            };
+            return Err(Error::new(
+                Code::ConfigInvalid,
+                Origin::Ours,
+                format!("sandbox.read_only_paths names {}, which {problem}.", path.display()),
+                "Name directories of toolchains, such as /opt/node, or remove the entry.",
+            ));
+        }
+        Ok(())
     }
 }
 

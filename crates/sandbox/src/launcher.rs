@@ -33,9 +33,10 @@ impl Launcher {
     /// ready. Runs the helper once and waits for it: call it while starting, within a runtime.
     ///
     /// # Errors
-    /// `sandbox-unavailable` when the host lacks what isolation needs, or lacks a mechanism that
+    /// `config-invalid` for a read-only path that cannot be shown; `sandbox-unavailable` when the host lacks what isolation needs, or lacks a mechanism that
     /// `allow_degraded` does not name.
     pub fn start(env: &Env, config: SandboxConfig) -> Result<Arc<Self>, Error> {
+        config.check()?;
         match config.isolation {
             Isolation::Native => {
                 let report = doctor::examine_with(&config);

@@ -169,15 +169,25 @@ fn v1_parent(controller: &str) -> Option<PathBuf> {
     Some(parent)
 }
 
+/// The cgroup of ours on version 2: below our own one, or beside it when processes live there,
+/// which the rules of version 2 do not let share.
 fn unified_parent() -> Option<PathBuf> {
     let own = own_path(str::is_empty)?;
-    let base = Path::new(ROOT).join(own.trim_start_matches('/'));
+    let own = Path::new(ROOT).join(own.trim_start_matches('/'));
+    let above = own.parent().filter(|above| above.starts_with(ROOT));
+    [Some(own.as_path()), above].into_iter().flatten().find_map(with_controllers)
+}
+
+fn with_controllers(base: &Path) -> Option<PathBuf> {
+    const CONTROLLERS: &str = "+memory +pids";
+    // Refused when the base holds processes; they may be enabled already.
+    let _ = fs::write(base.join("cgroup.subtree_control"), CONTROLLERS);
     let parent = base.join(PARENT);
-    // Refused when the base holds processes, which is the rule of version 2, unless they are
-    // enabled already.
-    let _ = fs::write(base.join("cgroup.subtree_control"), "+memory +pids");
     make(&parent).ok()?;
-    fs::write(parent.join("cgroup.subtree_control"), "+memory +pids").ok()?;
+    if fs::write(parent.join("cgroup.subtree_control"), CONTROLLERS).is_err() {
+        let _ = fs::remove_dir(&parent);
+        return None;
+    }
     Some(parent)
 }
 

@@ -56,6 +56,7 @@ fn prepare(
 ) -> Result<std::convert::Infallible, Refusal> {
     // A session of its own: no terminal, and signals to its group reach nobody else.
     let _ = rustix::process::setsid();
+    sys::reset_signals();
     for (target, fd) in (0..).zip(stdio) {
         sys::become_stdio(fd, target).map_err(|error| refusal("its pipes", &error))?;
     }

@@ -194,7 +194,7 @@ fn cgroup_finding(mechanism: &str, name: Degradable, is_enforced: bool) -> Findi
     } else {
         "no cgroup that we may write to; limits hold per process"
     };
-    let remedy = "Give the server a cgroup of its own (systemd: Delegate=yes), or run it as root.";
+    let remedy = "Give the server a cgroup of its own (systemd: Delegate=yes and DelegateSubgroup=server), or run it as root.";
     degradable(mechanism, name, is_enforced, detail.to_owned(), remedy)
 }
 

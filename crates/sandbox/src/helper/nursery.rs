@@ -24,6 +24,7 @@ const SWEEP_INTERVAL: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 pub(super) fn main() -> ExitCode {
     sys::close_from(3);
     sys::reset_signals();
+    sys::ignore_broken_pipes();
     // A terminal's Ctrl-C is for the server, which then lets commands end in order.
     let _ = rustix::process::setsid();
     // Borrowed, never duplicated: a keeper that held a copy would keep a dead nursery reachable.

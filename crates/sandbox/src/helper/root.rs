@@ -186,7 +186,7 @@ impl View {
 pub(super) fn build(plan: &Plan, sources: &Sources, tmp_bytes: u64) -> Result<(), Failure> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).step("part from the host's mounts")?;
-    let root = memory("1m", "4096", "0755", MountAttrFlags::MOUNT_ATTR_NOSUID).step("mount the new root")?;
+    let root = memory("16m", "4096", "0755", MountAttrFlags::MOUNT_ATTR_NOSUID).step("mount the new root")?;
     move_mount(&root, "", CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
 
     for (target, link) in &plan.links {

@@ -64,7 +64,7 @@ pub(super) fn become_stdio(fd: impl AsFd, target: RawFd) -> io::Result<()> {
     }
 }
 
-/// Gives every signal its default effect and blocks none. The Rust runtime ignores `SIGPIPE`.
+/// Gives every signal its default effect and blocks none, whatever the server was started with.
 pub(super) fn reset_signals() {
     for signal in 1..=64 {
         // SAFETY: restoring a default handler is always sound. It fails for the signals that have
@@ -77,6 +77,12 @@ pub(super) fn reset_signals() {
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
     }
+}
+
+/// Makes writing to a pipe or socket that nobody reads an error and not an end.
+pub(super) fn ignore_broken_pipes() {
+    // SAFETY: ignoring a signal is always sound.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// Replaces this process. Returns only when that fails.

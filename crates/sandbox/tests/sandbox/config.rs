@@ -84,3 +84,14 @@ async fn the_doctor_sees_what_is_enforced() {
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
     }
 }
+
+#[tokio::test]
+async fn read_only_paths_that_cannot_be_shown_are_refused() {
+    for path in
+        ["opt", "/opt/../root", "/", "/tmp/x", "/etc/ssh", "/workspace", "/no/such/directory", "/bin/true"]
+    {
+        let config = SandboxConfig { read_only_paths: vec![path.into()], ..SandboxConfig::default() };
+        let error = Launcher::start(&Env::real(), config).err().unwrap();
+        assert_eq!(error.code, Code::ConfigInvalid, "{path}: {error}");
+    }
+}

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use evenkeel_core::port::runner::Runner;
+use evenkeel_sandbox::SandboxConfig;
 use expect_test::expect;
 
 use crate::host::{Host, User, stderr, stdout};
@@ -160,6 +161,7 @@ async fn programs_work() {
             "/usr/bin/python3 -c 'import subprocess, threading, multiprocessing as m; print(m.Pool(2).map(abs, [-1]))'",
             "[1]\n",
         ),
+        ("yes | head -1; echo ${PIPESTATUS[0]}", "y\n141\n"),
         ("echo x | tee /dev/stderr >/dev/null; cat <(echo y); mktemp -d >/dev/null && echo ok", "y\nok\n"),
         (
             "(exec 3<>/dev/tcp/127.0.0.1/1) 2>&1 | grep -o 'Connection refused' | head -1",
@@ -228,5 +230,25 @@ async fn stdin_is_fed_and_closed() {
         let mut count = host.command(&["wc", "-c"]);
         count.stdin = vec![b'x'; 3 << 20];
         assert_eq!(stdout(&host.launcher.run(count).await.unwrap()).trim(), (3 << 20).to_string());
+    }
+}
+
+#[tokio::test]
+async fn read_only_paths_are_shown_and_cannot_be_written() {
+    for user in User::all() {
+        let extra = tempfile::TempDir::new_in("/var/tmp").unwrap();
+        let tools = extra.path().join("tools");
+        fs::create_dir(&tools).unwrap();
+        fs::write(tools.join("version"), "1.2\n").unwrap();
+        // Only the server has to be able to reach it.
+        let mode = if *user == User::Current { 0o700 } else { 0o755 };
+        fs::set_permissions(extra.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let config = SandboxConfig { read_only_paths: vec![tools.clone()], ..SandboxConfig::default() };
+        let host = Host::start_with(*user, config);
+        let path = tools.display();
+        let text =
+            host.text(&format!("cat {path}/version; (echo x >{path}/x) 2>/dev/null || echo refused")).await;
+        assert_eq!(text, "1.2\nrefused\n", "{user:?}");
+        assert_eq!(host.text("ls -A /var/tmp | wc -l").await, "1\n");
     }
 }
