@@ -1,0 +1,257 @@
+//! Creating runs: in the background, streamed, waited for; on a thread or on one of its own.
+//!
+//! A run that was accepted is stored; everything after that only tells of it. Admission is finished
+//! even if its client goes away in the middle, because its reply may hold the claim that this
+//! process has to carry out.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use evenkeel_core::id::{IdempotencyKey, RunId, ThreadId};
+use evenkeel_core::port::store::{Admit, Admitted};
+use evenkeel_core::run::Run;
+use evenkeel_core::{Code, Error, Origin};
+use http::{HeaderMap, HeaderValue, header};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::{Answer, assistants, attach, find_thread, thread_id};
+use crate::app::Shared;
+use crate::gateway::auth::Caller;
+use crate::gateway::route::{Sent, TraceParent};
+use crate::wire;
+use crate::wire::input::{InputLimits, RunRequest};
+use crate::wire::refusal::malformed;
+
+/// What every creation starts from.
+#[derive(Clone)]
+struct Creation {
+    shared: Arc<Shared>,
+    caller: Caller,
+    /// The thread that the run is put on; none: one of its own.
+    thread: Option<ThreadId>,
+}
+
+/// A stored run, new or known.
+struct Created {
+    run: Run,
+    request: RunRequest,
+    /// The key was known: this is the same run again.
+    replayed: bool,
+    /// The thread's log before the run, so that its events are all behind it.
+    seq_before: u64,
+}
+
+/// Everything that a handler of this module takes.
+type Given = (State<Arc<Shared>>, Extension<Caller>, Extension<Sent>, Extension<TraceParent>, HeaderMap);
+
+pub(super) async fn background(Path(thread): Path<String>, given: Given) -> Answer {
+    let (creation, created) = begin(Some(&thread), given).await?;
+    Ok(creation.shown(&created))
+}
+
+pub(super) async fn background_stateless(given: Given) -> Answer {
+    let (creation, created) = begin(None, given).await?;
+    Ok(creation.shown(&created))
+}
+
+pub(super) async fn stream(Path(thread): Path<String>, given: Given) -> Answer {
+    let (creation, created) = begin(Some(&thread), given).await?;
+    creation.streamed(created).await
+}
+
+pub(super) async fn stream_stateless(given: Given) -> Answer {
+    let (creation, created) = begin(None, given).await?;
+    creation.streamed(created).await
+}
+
+pub(super) async fn wait(Path(thread): Path<String>, given: Given) -> Answer {
+    let (creation, created) = begin(Some(&thread), given).await?;
+    creation.waited(created).await
+}
+
+pub(super) async fn wait_stateless(given: Given) -> Answer {
+    let (creation, created) = begin(None, given).await?;
+    creation.waited(created).await
+}
+
+async fn begin(thread: Option<&str>, given: Given) -> Result<(Creation, Created), Error> {
+    let (State(shared), Extension(caller), Extension(sent), Extension(traceparent), headers) = given;
+    let thread = thread.map(thread_id).transpose()?;
+    let creation = Creation { shared, caller, thread };
+    let created = creation.create(&sent, traceparent, &headers).await?;
+    Ok((creation, created))
+}
+
+impl Creation {
+    async fn create(
+        &self,
+        sent: &Sent,
+        traceparent: TraceParent,
+        headers: &HeaderMap,
+    ) -> Result<Created, Error> {
+        self.shared.admits()?;
+        let request = RunRequest::parse(sent.json()?)?;
+        let key = idempotency_key(headers)?;
+        let seq_before = self.seq_before(&request).await?;
+        let admit = self.admit_request(&request, key, traceparent)?;
+        let (run, replayed) = self.admit(admit).await?;
+        let seq_before = if replayed { 0 } else { seq_before };
+        Ok(Created { run, request, replayed, seq_before })
+    }
+
+    /// Where the thread's log ends now; also says early that there is no such thread.
+    async fn seq_before(&self, request: &RunRequest) -> Result<u64, Error> {
+        let Some(thread) = self.thread else {
+            return Ok(0);
+        };
+        match find_thread(&self.shared, &self.caller.tenant, thread).await {
+            Ok(thread) => Ok(thread.seq_last),
+            Err(error) if error.code == Code::ThreadNotFound && request.create_thread => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn admit_request(
+        &self,
+        request: &RunRequest,
+        key: Option<IdempotencyKey>,
+        traceparent: TraceParent,
+    ) -> Result<Admit, Error> {
+        let Self { shared, caller, thread } = self;
+        let agent = assistants::find(shared, &request.assistant)?;
+        let (now, generator) = (shared.env.wall(), &shared.env.generator);
+        let limits = &shared.config.limits;
+        let input_limits =
+            InputLimits { messages_max: limits.messages_max, chars_max: limits.message_chars_max };
+        let mut spec = request.spec(agent, input_limits, now, generator)?;
+        if let Some(traceparent) = traceparent.0 {
+            spec.request["traceparent"] = json!(traceparent);
+        }
+        Ok(Admit {
+            tenant: caller.tenant.clone(),
+            thread: thread.unwrap_or_else(|| ThreadId::new(now, generator)),
+            create_thread: thread.is_none() || request.create_thread,
+            run: RunId::new(now, generator),
+            spec,
+            key,
+            body_hash: request.hash(),
+            claim_for: (shared.dispatch.free_slots() > 0).then(|| shared.dispatch.replica()),
+            n_waiting_max: limits.waiting_per_thread_max,
+        })
+    }
+
+    async fn admit(&self, admit: Admit) -> Result<(Run, bool), Error> {
+        match carry_out(self.shared.clone(), admit).await? {
+            Admitted::Accepted { run, .. } => Ok((*run, false)),
+            Admitted::Replayed(run) => Ok((*run, true)),
+            Admitted::KeyConflict => Err(Error::client(
+                Code::KeyReused,
+                "This Idempotency-Key, or a message id of the input, was used with another body.",
+                "Use a new key for a new request.",
+            )),
+            Admitted::ThreadNotFound => Err(Error::client(
+                Code::ThreadNotFound,
+                "Thread or assistant not found.",
+                "Create the thread first, or send if_not_exists: \"create\".",
+            )),
+            Admitted::Busy(active) => Err(Error::client(
+                Code::ThreadBusy,
+                "Thread is already running a task. Wait for it to finish or choose a different multitask strategy.",
+                format!("Run {active} is active; send multitask_strategy: \"enqueue\" to wait in line."),
+            )),
+            Admitted::Full => Err(Error::client(
+                Code::Overloaded,
+                format!("{} turns wait on this thread.", self.shared.config.limits.waiting_per_thread_max),
+                "Wait for some of them to end, or raise limits.waiting_per_thread_max.",
+            )
+            .retry_after(std::time::Duration::from_secs(5))),
+        }
+    }
+
+    fn shown(&self, created: &Created) -> Response {
+        let mut response = Json(wire::run::run(&created.run)).into_response();
+        self.locate(&mut response, created);
+        response
+    }
+
+    async fn streamed(self, created: Created) -> Answer {
+        let leave =
+            created.request.cancel_on_disconnect.then(|| attach::cancel_on_leave(&self.shared, &created.run));
+        let modes = created.request.modes;
+        let mut response =
+            attach::stream_of_new(&self.shared, &created.run, created.seq_before, modes, leave).await?;
+        self.locate(&mut response, &created);
+        Ok(response)
+    }
+
+    async fn waited(self, created: Created) -> Answer {
+        let leave =
+            created.request.cancel_on_disconnect.then(|| attach::cancel_on_leave(&self.shared, &created.run));
+        let mut response = attach::wait_of(&self.shared, &created.run, leave).await?;
+        self.locate(&mut response, &created);
+        Ok(response)
+    }
+
+    /// `Content-Location` on everything that created a run, and whether it was a repetition.
+    fn locate(&self, response: &mut Response, created: &Created) {
+        let Run { id, thread, .. } = &created.run;
+        let location = match self.thread {
+            Some(_) => format!("/threads/{thread}/runs/{id}"),
+            None => format!("/runs/{id}"),
+        };
+        let headers = response.headers_mut();
+        if let Ok(location) = HeaderValue::try_from(location) {
+            headers.insert(header::CONTENT_LOCATION, location);
+        }
+        if created.replayed {
+            headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
+        }
+    }
+}
+
+/// Admits in a task of its own and carries out the claim, whether or not anybody still waits.
+async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error> {
+    let (answer, answered) = oneshot::channel();
+    let task = {
+        let shared = shared.clone();
+        async move {
+            let admitted = shared.store.admit(admit).await;
+            if let Ok(Admitted::Accepted { run, claim }) = &admitted {
+                match claim {
+                    Some(claim) => shared.dispatch.adopt((**claim).clone()),
+                    None => shared.dispatch.nudge(),
+                }
+                shared.hub.touch(run.thread);
+            }
+            // The client may have gone away; the run goes on.
+            let _ = answer.send(admitted);
+        }
+    };
+    shared.env.spawner.spawn("admit", Box::pin(task));
+    answered.await.map_err(|_| {
+        Error::new(
+            Code::StoreUnavailable,
+            Origin::Store,
+            "Whether the run was accepted is not known.",
+            "Send it again with the same Idempotency-Key.",
+        )
+        .retryable()
+    })?
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Error> {
+    let Some(value) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    let text = value.to_str().ok().filter(|text| (1..=255).contains(&text.len()));
+    match text {
+        Some(text) => Ok(Some(IdempotencyKey::from(text))),
+        None => Err(malformed(
+            "The Idempotency-Key is not 1 to 255 visible ASCII characters.",
+            "Send a fresh UUID for each new request.",
+        )),
+    }
+}

@@ -1,0 +1,174 @@
+//! Builds every part in order, and serves.
+//!
+//! [`start`] is the whole product in one process: store, slots, router, sandbox, tools, workspaces,
+//! harness, then the edge. [`serve`] is the edge alone over parts that are given: it is what `start`
+//! ends with, and what tests put scripted parts behind.
+
+mod dispatch;
+mod running;
+mod shared;
+mod slots;
+pub(crate) mod store;
+
+use std::sync::Arc;
+
+use evenkeel_core::port::BoxFuture;
+use evenkeel_core::port::model::Model;
+use evenkeel_core::port::store::{Store, StoreClient};
+use evenkeel_core::{Code, Error, Origin};
+use evenkeel_env::Env;
+use evenkeel_harness::{Harness, HarnessConfig, HarnessSlots, Parts};
+use evenkeel_model::{ProviderKeys, Router};
+use evenkeel_sandbox::Launcher;
+use evenkeel_store::memory::MemoryStore;
+use evenkeel_store::slow::SlowStore;
+use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
+use evenkeel_tools::workspace::ShadowWorkspaces;
+use evenkeel_tools::{ToolSlots, Toolbox};
+
+pub use dispatch::{Dispatch, Routing};
+pub use running::Running;
+pub(crate) use shared::Shared;
+pub use slots::ComponentSlots;
+
+use crate::config::{Config, Protect, StoreEngine};
+use crate::stream::Hub;
+use crate::telemetry::{Exporter, Metrics};
+
+/// The parts behind the edge.
+pub struct EdgeParts {
+    /// Threads, runs, events; with the limits of the store component in front.
+    pub store: StoreClient,
+    /// The engine with its speed control, when the lab is open.
+    pub slow: Option<Arc<SlowStore>>,
+    /// Where streams are fed.
+    pub hub: Arc<Hub>,
+    /// Who runs what was admitted.
+    pub dispatch: Arc<dyn Dispatch>,
+    /// The router, as operators see it.
+    pub routing: Arc<dyn Routing>,
+    /// Slots of all components.
+    pub slots: ComponentSlots,
+    /// Counters and gauges.
+    pub metrics: Arc<Metrics>,
+    /// Spans on their way to the collector.
+    pub exporter: Exporter,
+}
+
+/// Starts the whole product in this process.
+///
+/// # Errors
+/// What the first part that cannot start says; nothing keeps running then.
+#[must_use]
+pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Error>> {
+    Box::pin(async move {
+        let warnings = config.check()?;
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        let agents = config.agents()?;
+        let keys =
+            ProviderKeys::read_with(&config.router, |name| config.environment.get(name).map(str::to_owned))?;
+        let metrics = Metrics::new();
+        let slots = ComponentSlots::new(&config.limits);
+        let exporter = Exporter::start(&env, &config)?;
+
+        let engine = open_store(&env, &config)?;
+        let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
+        let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);
+        let limited =
+            store::LimitedStore::new(engine, slots.store.clone(), metrics.clone(), exporter.clone(), &env);
+        let store = StoreClient(limited);
+        tracing::info!(engine = ?config.server.store, data_dir = %config.server.data_dir.display(), "store ready");
+
+        let mut router_config = config.router.clone();
+        if config.protect == Protect::None {
+            router_config.router.protect = evenkeel_model::config::Protect::None;
+        }
+        let router = Router::start(&env.part("router"), router_config, keys)?;
+        tracing::info!(
+            deployments = config.router.deployments.len(),
+            routes = config.router.routes.len(),
+            "model router ready"
+        );
+
+        let launcher = Launcher::start(&env.part("sandbox"), config.sandbox.clone())?;
+        let tool_slots = ToolSlots {
+            policy: slots.policy.clone(),
+            tools: slots.tools.clone(),
+            sandbox: slots.sandbox.clone(),
+        };
+        let toolbox = Toolbox::start(&env.part("tools"), config.tools.clone(), launcher, tool_slots).await?;
+        tracing::info!("tools and policy ready");
+
+        let root = config.server.data_dir.join("workspaces");
+        let workspaces = ShadowWorkspaces::new(&env.part("workspaces"), root, config.workspaces.allowed());
+        tracing::info!(sources = config.workspaces.sources.len(), "workspaces ready");
+
+        let hub = Hub::new(store.clone());
+        let parts = Parts {
+            store: store.clone(),
+            model: router.clone() as Arc<dyn Model>,
+            tools: toolbox,
+            workspaces,
+            feed: hub.clone(),
+            agents: agents.clone(),
+            slots: HarnessSlots { harness: slots.harness.clone(), compactor: slots.compactor.clone() },
+        };
+        let harness = Harness::start(&env, harness_config(&config), parts);
+        tracing::info!(replica = %harness.replica(), slots = config.limits.harness.slots, "harness ready");
+
+        let dispatch = Arc::new(dispatch::Harnessed(harness));
+        let parts = EdgeParts { store, slow, hub, dispatch, routing: router, slots, metrics, exporter };
+        serve(env, config, parts).await
+    })
+}
+
+/// Serves the edge over these parts.
+///
+/// # Errors
+/// `address-in-use`, `address-refused`, `config-invalid`.
+#[must_use]
+pub fn serve(env: Env, config: Config, parts: EdgeParts) -> BoxFuture<'static, Result<Running, Error>> {
+    Box::pin(async move {
+        let address = config.server.listen;
+        let listener = env.net.listen(address).await.map_err(|error| {
+            Error::new(
+                Code::AddressInUse,
+                Origin::Ours,
+                format!("Cannot listen on {address}: {error}."),
+                "Stop the process that uses the address, or set server.listen to another one.",
+            )
+        })?;
+        let shared = Shared::new(env, config, parts)?;
+        let running = Running::begin(shared, listener)?;
+        tracing::info!(address = %running.address(), "serving");
+        Ok(running)
+    })
+}
+
+fn open_store(env: &Env, config: &Config) -> Result<Arc<dyn Store>, Error> {
+    match config.server.store {
+        StoreEngine::Memory => Ok(MemoryStore::new(env)),
+        StoreEngine::Sqlite => {
+            let dir = &config.server.data_dir;
+            std::fs::create_dir_all(dir).map_err(|error| {
+                Error::new(
+                    Code::StoreUnavailable,
+                    Origin::Store,
+                    format!("Cannot make the data directory {}: {error}.", dir.display()),
+                    "Give server.data_dir a place where this user may write.",
+                )
+            })?;
+            Ok(SqliteStore::open(env, dir, SqliteOptions::default())?)
+        }
+    }
+}
+
+fn harness_config(config: &Config) -> HarnessConfig {
+    HarnessConfig {
+        protect: match config.protect {
+            Protect::Full => evenkeel_harness::Protect::Full,
+            Protect::None => evenkeel_harness::Protect::None,
+        },
+        ..HarnessConfig::default()
+    }
+}

@@ -1,0 +1,82 @@
+//! What the edge asks of the harness and of the router, as two small doors.
+
+use std::sync::Arc;
+
+use evenkeel_core::Error;
+use evenkeel_core::id::{ReplicaId, RunId};
+use evenkeel_core::port::BoxFuture;
+use evenkeel_core::port::store::Claim;
+use evenkeel_harness::{Harness, HarnessStats};
+use evenkeel_model::{Operation, Router, RouterSnapshot};
+
+/// Who runs what was admitted.
+pub trait Dispatch: Send + Sync {
+    /// The incarnation that claims are made for.
+    fn replica(&self) -> ReplicaId;
+    /// Runs that could be started now.
+    fn free_slots(&self) -> usize;
+    /// Starts a claim that was obtained by `admit`.
+    fn adopt(&self, claim: Claim);
+    /// Something is queued: look now.
+    fn nudge(&self);
+    /// A cancel of this run was stored.
+    fn cancel(&self, run: RunId);
+    /// Hands every run back at its next step boundary; ready when nothing runs here.
+    fn drain(&self) -> BoxFuture<'_, ()>;
+    /// Counters and gauges.
+    fn stats(&self) -> HarnessStats;
+}
+
+/// The router, as operators see it.
+pub trait Routing: Send + Sync {
+    /// What it knows now.
+    fn snapshot(&self) -> RouterSnapshot;
+    /// Drains, enables or probes a deployment.
+    ///
+    /// # Errors
+    /// `not-found` when there is no such deployment.
+    fn operate(&self, deployment: &str, operation: Operation) -> Result<(), Error>;
+}
+
+impl Routing for Router {
+    fn snapshot(&self) -> RouterSnapshot {
+        Self::snapshot(self)
+    }
+
+    fn operate(&self, deployment: &str, operation: Operation) -> Result<(), Error> {
+        Self::operate(self, deployment, operation)
+    }
+}
+
+/// The harness of this process.
+pub(super) struct Harnessed(pub(super) Arc<Harness>);
+
+impl Dispatch for Harnessed {
+    fn replica(&self) -> ReplicaId {
+        self.0.replica()
+    }
+
+    fn free_slots(&self) -> usize {
+        self.0.free_slots()
+    }
+
+    fn adopt(&self, claim: Claim) {
+        self.0.adopt(claim);
+    }
+
+    fn nudge(&self) {
+        self.0.nudge();
+    }
+
+    fn cancel(&self, run: RunId) {
+        self.0.cancel(run);
+    }
+
+    fn drain(&self) -> BoxFuture<'_, ()> {
+        self.0.drain()
+    }
+
+    fn stats(&self) -> HarnessStats {
+        self.0.stats()
+    }
+}

@@ -1,0 +1,82 @@
+//! A serving process: its address and its orderly end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evenkeel_core::Error;
+use evenkeel_env::{Listener, Task};
+use tokio::sync::watch;
+
+use super::Shared;
+use crate::gateway::server::{self, Stopping};
+
+/// A serving process. Dropping it stops serving at once, as a crash would; [`Running::shutdown`] is
+/// the orderly end.
+pub struct Running {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    stopping: Stopping,
+    ended: watch::Receiver<bool>,
+    serving: Task,
+}
+
+impl Running {
+    pub(super) fn begin(shared: Arc<Shared>, listener: Box<dyn Listener>) -> Result<Self, Error> {
+        let address = listener.local_address().map_err(|error| {
+            Error::internal(format!("Cannot tell the address that is listened on: {error}."))
+        })?;
+        let stopping = Stopping::default();
+        let (end, ended) = watch::channel(false);
+        let serve = server::serve(shared.clone(), listener, stopping.clone());
+        let serving = shared.env.spawner.spawn(
+            "serve",
+            Box::pin(async move {
+                serve.await;
+                end.send_replace(true);
+            }),
+        );
+        Ok(Self { shared, address, stopping, ended, serving })
+    }
+
+    /// The address that is listened on, with the port that was picked.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The orderly end: admits nothing new and says so, hands runs back at their step boundaries,
+    /// ends streams so that clients resume elsewhere, lets requests under way finish. Bounded by
+    /// `server.drain_timeout`; what is left then is taken over from the store like after a crash.
+    pub async fn shutdown(self) {
+        let limit = self.shared.config.server.drain_timeout.0;
+        tracing::info!(limit_s = limit.as_secs(), "draining");
+        self.shared.drain();
+        if tokio::time::timeout(limit, self.shared.dispatch.drain()).await.is_err() {
+            tracing::warn!(
+                "runs were still at work when the drain timeout passed; they resume after a restart"
+            );
+        }
+        self.shared.hub.close();
+        self.stopping.stop();
+        let mut ended = self.ended.clone();
+        if tokio::time::timeout(limit, ended.wait_for(|ended| *ended)).await.is_err() {
+            tracing::warn!("connections were still open when the drain timeout passed");
+        }
+        self.shared.exporter.flush().await;
+        tracing::info!("stopped");
+    }
+
+    /// Waits until it no longer serves, which is only after an error of the listener.
+    pub async fn wait(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that the task is gone, which is an end as well.
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.serving.abort();
+        self.stopping.abort();
+    }
+}

@@ -1,0 +1,81 @@
+//! The store with its limits in front: slots, latency metrics, and the journal's tap for traces.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::Error;
+use evenkeel_core::id::TenantId;
+use evenkeel_core::port::BoxFuture;
+use evenkeel_core::port::store::{Op, Reply, Store};
+use evenkeel_env::Env;
+use evenkeel_env::slots::Slots;
+use tokio::time::Instant;
+
+use crate::telemetry::{Exporter, Metrics};
+
+/// The longest an operation stands in line before it is refused; its caller tries again.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// An engine behind the store component's slots.
+pub struct LimitedStore {
+    inner: Arc<dyn Store>,
+    slots: Slots,
+    metrics: Arc<Metrics>,
+    exporter: Exporter,
+    env: Env,
+}
+
+impl LimitedStore {
+    /// Wraps an engine.
+    #[must_use]
+    pub fn new(
+        inner: Arc<dyn Store>,
+        slots: Slots,
+        metrics: Arc<Metrics>,
+        exporter: Exporter,
+        env: &Env,
+    ) -> Arc<Self> {
+        Arc::new(Self { inner, slots, metrics, exporter, env: env.clone() })
+    }
+
+    async fn carry_out(&self, op: Op) -> Result<Reply, Error> {
+        let name = op.name();
+        // A lease that is renewed late would be lost, so it never stands in line.
+        let _slot = match &op {
+            Op::Heartbeat(_) | Op::Leave(_) => None,
+            op => Some(self.slots.acquire(&tenant(op), WAIT_MAX).await?),
+        };
+        let tapped = self.exporter.tap(&op);
+        let begun = Instant::now();
+        let reply = self.inner.apply(op).await;
+        self.metrics.store_operation(name, reply.is_ok(), begun.elapsed());
+        if let (Some(tapped), Ok(reply)) = (tapped, &reply) {
+            self.exporter.committed(tapped, reply, self.env.wall());
+        }
+        reply
+    }
+}
+
+impl Store for LimitedStore {
+    fn apply(&self, op: Op) -> BoxFuture<'_, Result<Reply, Error>> {
+        Box::pin(self.carry_out(op))
+    }
+}
+
+/// Whose line an operation stands in. The replica's own upkeep has a line of its own.
+fn tenant(op: &Op) -> TenantId {
+    let tenant = match op {
+        Op::CreateThread(request) => &request.tenant,
+        Op::Admit(request) => &request.tenant,
+        Op::CommitStep(request) => &request.fence.tenant,
+        Op::CommitTurn(request) => &request.fence.tenant,
+        Op::Park(request) => &request.fence.tenant,
+        Op::Release(request) => &request.fence.tenant,
+        Op::Cancel(request) => &request.tenant,
+        Op::GetThread(request) => &request.tenant,
+        Op::GetRun(request) | Op::ReadEffects(request) => &request.tenant,
+        Op::ReadEvents(request) => &request.tenant,
+        _ => return TenantId::from(""),
+    };
+    tenant.clone()
+}

@@ -1,0 +1,10 @@
+//! Where traffic enters: connections, who calls, how often, how much at once.
+//!
+//! Nothing behind the gateway sees a request that is not authenticated, is beyond its rate, is
+//! larger than the limit, or arrived too slowly.
+
+pub(crate) mod auth;
+pub(crate) mod health;
+pub(crate) mod rate_limit;
+pub(crate) mod route;
+pub(crate) mod server;

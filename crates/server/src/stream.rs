@@ -1,0 +1,131 @@
+//! How what a run does reaches its clients.
+//!
+//! [`Hub`] implements the feed port. The harness announces that a thread's log grew; whoever
+//! follows the thread then reads the new events from the store, once for all of them. Nothing is
+//! pushed from memory before it is durable, except provisional pieces of a reply, which carry no id
+//! and are replaced by the committed message.
+//!
+//! A client is served by pulling: its next bytes are made when its connection can take them. A slow
+//! reader therefore costs one small buffer, however much its run does, and reads on from the log.
+//! Polling alone would be enough to see every event; announcements only make it fast.
+//!
+//! Read in this order: `cursor` (what a client may resume after), `topic` (one thread's followers),
+//! `follow` (one follower), `project` (events to server-sent events), `run_stream` and `wait` (the
+//! two bodies that clients get), `sse` (bytes).
+
+pub(crate) mod cursor;
+pub(crate) mod follow;
+mod project;
+pub(crate) mod run_stream;
+pub(crate) mod sse;
+mod topic;
+pub(crate) mod wait;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenkeel_core::id::{RunId, TenantId, ThreadId};
+use evenkeel_core::port::feed::{Feed, Provisional};
+use evenkeel_core::port::store::StoreClient;
+use tokio::sync::watch;
+
+use topic::{Piece, Topic};
+
+/// All threads that somebody follows in this process.
+pub struct Hub {
+    store: StoreClient,
+    topics: Mutex<BTreeMap<ThreadId, Followed>>,
+    closing: watch::Sender<bool>,
+}
+
+struct Followed {
+    topic: Arc<Topic>,
+    n_followers: usize,
+}
+
+/// One follower's hold on a topic; dropping it lets go.
+pub(crate) struct Subscription {
+    hub: Arc<Hub>,
+    thread: ThreadId,
+    /// The thread's topic.
+    pub(crate) topic: Arc<Topic>,
+}
+
+impl Hub {
+    /// A hub that reads events from `store`.
+    #[must_use]
+    pub fn new(store: StoreClient) -> Arc<Self> {
+        Arc::new(Self { store, topics: Mutex::default(), closing: watch::Sender::new(false) })
+    }
+
+    /// Streams that are open now.
+    #[must_use]
+    pub fn n_followers(&self) -> usize {
+        self.lock().values().map(|followed| followed.n_followers).sum()
+    }
+
+    /// Ends every stream where it is, without an `end`: clients resume on another replica.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Something about this thread changed here (a cancel, a new turn): look at once.
+    pub fn touch(&self, thread: ThreadId) {
+        if let Some(topic) = self.topic(thread) {
+            topic.announce(0);
+        }
+    }
+
+    /// Follows a thread. The caller has checked that the thread is the tenant's.
+    pub(crate) fn subscribe(self: &Arc<Self>, tenant: &TenantId, thread: ThreadId) -> Subscription {
+        let mut topics = self.lock();
+        let followed = topics.entry(thread).or_insert_with(|| Followed {
+            topic: Topic::new(self.store.clone(), tenant.clone(), thread),
+            n_followers: 0,
+        });
+        followed.n_followers += 1;
+        Subscription { hub: self.clone(), thread, topic: followed.topic.clone() }
+    }
+
+    fn topic(&self, thread: ThreadId) -> Option<Arc<Topic>> {
+        self.lock().get(&thread).map(|followed| followed.topic.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ThreadId, Followed>> {
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscription {
+    /// Whether the process ends its streams.
+    pub(crate) fn closing(&self) -> watch::Receiver<bool> {
+        self.hub.closing.subscribe()
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut topics = self.hub.lock();
+        let Some(followed) = topics.get_mut(&self.thread) else {
+            return;
+        };
+        followed.n_followers -= 1;
+        if followed.n_followers == 0 {
+            topics.remove(&self.thread);
+        }
+    }
+}
+
+impl Feed for Hub {
+    fn committed(&self, thread: ThreadId, seq_last: u64) {
+        if let Some(topic) = self.topic(thread) {
+            topic.announce(seq_last);
+        }
+    }
+
+    fn provisional(&self, thread: ThreadId, run: RunId, step: u32, attempt: u32, piece: Provisional) {
+        if let Some(topic) = self.topic(thread) {
+            topic.pass_on(Piece { run, step, attempt, piece });
+        }
+    }
+}

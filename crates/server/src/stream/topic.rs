@@ -1,0 +1,171 @@
+//! One thread and its followers in this process: announcements, the newest events, provisional
+//! pieces.
+//!
+//! The window holds the newest events that were read, so that all followers at the end of the log
+//! share one read. A follower that is behind the window reads its own pages. What holds: the window
+//! is a gapless piece of the log; it is only filled while its lock is held, from its own end.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::Error;
+use evenkeel_core::id::{RunId, TenantId, ThreadId};
+use evenkeel_core::journal::Event;
+use evenkeel_core::port::feed::Provisional;
+use evenkeel_core::port::store::{ReadEvents, StoreClient};
+use tokio::sync::{Mutex, broadcast, watch};
+use tokio::time::Instant;
+
+/// Events kept for the followers at the end of the log.
+const WINDOW_EVENTS: usize = 256;
+/// Events read at once.
+const PAGE_EVENTS: u32 = 256;
+/// Provisional pieces that a follower may be behind before it loses some.
+const PIECES: usize = 512;
+/// The first look without an announcement, and the longest time between two.
+const POLL_FIRST: Duration = Duration::from_millis(500);
+const POLL_MAX: Duration = Duration::from_secs(4);
+
+/// A provisional piece with its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    /// Its run.
+    pub(crate) run: RunId,
+    /// Its step.
+    pub(crate) step: u32,
+    /// Its attempt.
+    pub(crate) attempt: u32,
+    /// The piece.
+    pub(crate) piece: Provisional,
+}
+
+/// One followed thread.
+pub(crate) struct Topic {
+    store: StoreClient,
+    tenant: TenantId,
+    thread: ThreadId,
+    announced: watch::Sender<Announced>,
+    pieces: broadcast::Sender<Arc<Piece>>,
+    window: Mutex<Window>,
+}
+
+/// What was announced: the newest known sequence number, and how often anything was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Announced {
+    seq: u64,
+    times: u64,
+}
+
+#[derive(Default)]
+struct Window {
+    events: VecDeque<Arc<Event>>,
+    /// The log was read up to here; the window's end, also when the window is empty.
+    end: u64,
+    /// The announcement that the last read had seen.
+    seen: Option<Announced>,
+    read_at: Option<Instant>,
+}
+
+impl Topic {
+    pub(super) fn new(store: StoreClient, tenant: TenantId, thread: ThreadId) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            tenant,
+            thread,
+            announced: watch::Sender::default(),
+            pieces: broadcast::Sender::new(PIECES),
+            window: Mutex::default(),
+        })
+    }
+
+    /// The log has grown to `seq`, or something else happened (0).
+    pub(super) fn announce(&self, seq: u64) {
+        self.announced.send_modify(|now| {
+            now.seq = now.seq.max(seq);
+            now.times += 1;
+        });
+    }
+
+    /// Passes a piece to all followers; nobody waits.
+    pub(super) fn pass_on(&self, piece: Piece) {
+        // Without a follower there is nobody to tell.
+        let _ = self.pieces.send(Arc::new(piece));
+    }
+
+    /// The pieces from now on.
+    pub(crate) fn pieces(&self) -> broadcast::Receiver<Arc<Piece>> {
+        self.pieces.subscribe()
+    }
+
+    /// Waits for events behind `after` and gives the next of them.
+    pub(crate) async fn events_after(&self, after: u64) -> Result<Vec<Arc<Event>>, Error> {
+        let mut announced = self.announced.subscribe();
+        let mut poll = POLL_FIRST;
+        let mut older_than = None;
+        loop {
+            let now = *announced.borrow_and_update();
+            let events = self.read(after, now, older_than).await?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+            tokio::select! {
+                biased;
+                changed = announced.changed() => {
+                    if changed.is_err() {
+                        return Ok(Vec::new());
+                    }
+                    poll = POLL_FIRST;
+                    older_than = None;
+                }
+                () = tokio::time::sleep(poll) => {
+                    older_than = Some(poll / 2);
+                    poll = (poll * 2).min(POLL_MAX);
+                }
+            }
+        }
+    }
+
+    /// The next events behind `after`; from the store only if there may be any. `older_than` asks
+    /// for a fresh look unless somebody looked since.
+    async fn read(
+        &self,
+        after: u64,
+        announced: Announced,
+        older_than: Option<Duration>,
+    ) -> Result<Vec<Arc<Event>>, Error> {
+        let mut window = self.window.lock().await;
+        let first = window.events.front().map_or(window.end, |event| event.seq.saturating_sub(1));
+        if after < first {
+            drop(window);
+            return self.page(after).await;
+        }
+        if after < window.end {
+            return Ok(window.events.iter().filter(|event| event.seq > after).cloned().collect());
+        }
+        if after > window.end {
+            // A follower that begins further on than anybody read: the window begins anew there.
+            window.events.clear();
+            window.end = after;
+            window.seen = None;
+        }
+        let stale = older_than.is_some_and(|age| window.read_at.is_none_or(|at| at.elapsed() >= age));
+        if window.seen == Some(announced) && !stale {
+            return Ok(Vec::new());
+        }
+        let events = self.page(after).await?;
+        window.seen = Some(announced);
+        window.read_at = Some(Instant::now());
+        window.end = events.last().map_or(after, |event| event.seq);
+        window.events.extend(events.iter().cloned());
+        let surplus = window.events.len().saturating_sub(WINDOW_EVENTS);
+        window.events.drain(..surplus);
+        Ok(events)
+    }
+
+    async fn page(&self, after_seq: u64) -> Result<Vec<Arc<Event>>, Error> {
+        let (tenant, thread) = (self.tenant.clone(), self.thread);
+        let request = ReadEvents { tenant, thread, after_seq, limit: PAGE_EVENTS };
+        Ok(self.store.read_events(request).await?.into_iter().map(Arc::new).collect())
+    }
+}

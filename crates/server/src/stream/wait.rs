@@ -1,0 +1,116 @@
+//! The body of `wait` and `join`: a line break every few seconds, then the final values.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use evenkeel_core::Error;
+use evenkeel_core::id::{RunId, TenantId, ThreadId};
+use evenkeel_core::journal::EventBody;
+use evenkeel_core::port::store::StoreClient;
+use evenkeel_core::run::Outcome;
+use serde_json::{Value, json};
+
+use super::Hub;
+use super::follow::{Follow, Seen, view_of};
+use super::run_stream::OnLeave;
+
+/// What is waited for.
+pub(crate) struct WaitStart {
+    /// The run's tenant.
+    pub(crate) tenant: TenantId,
+    /// The run's thread.
+    pub(crate) thread: ThreadId,
+    /// The run.
+    pub(crate) run: RunId,
+    /// Its end, if it has ended, with the newest event of its thread.
+    pub(crate) ended: Option<(Outcome, u64)>,
+    /// Its end lies behind this event, if it has not.
+    pub(crate) after: u64,
+    /// What is answered at the end.
+    pub(crate) ending: Ending,
+    /// Called if the client leaves before the end.
+    pub(crate) on_leave: Option<OnLeave>,
+}
+
+/// What is answered at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The thread's values, or the error.
+    Values,
+    /// `{}`: the run has stopped.
+    Nothing,
+}
+
+struct Waiter {
+    store: StoreClient,
+    start: WaitStart,
+    follow: Follow,
+    out: VecDeque<Bytes>,
+    done: bool,
+}
+
+/// Opens the body.
+pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: WaitStart, heartbeat: Duration) -> Body {
+    let follow = Follow::new(hub, &start.tenant, start.thread, start.after, heartbeat);
+    let waiter = Waiter { store, start, follow, out: VecDeque::new(), done: false };
+    let bytes = futures_util::stream::unfold(waiter, |mut waiter| async move {
+        let bytes = waiter.next().await?;
+        Some((bytes, waiter))
+    });
+    Body::from_stream(bytes)
+}
+
+impl Waiter {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            if let Some(bytes) = self.out.pop_front() {
+                return Some(Ok(bytes));
+            }
+            if self.done {
+                return None;
+            }
+            if let Some((outcome, seq)) = self.start.ended.clone() {
+                return Some(self.end(&outcome, seq).await);
+            }
+            match self.follow.next().await {
+                Seen::Event(event) if event.run == self.start.run => {
+                    if let EventBody::RunEnded { outcome } = &event.body {
+                        return Some(self.end(outcome, event.seq).await);
+                    }
+                }
+                Seen::Event(_) | Seen::Piece(_) | Seen::PiecesLost => {}
+                Seen::Beat => self.out.push_back(Bytes::from_static(b"\n")),
+                Seen::Closed => {
+                    self.done = true;
+                    return Some(Err(io::Error::other("the server is stopping")));
+                }
+            }
+        }
+    }
+
+    /// The answer. A body that is cut short makes clients come back, which is right when the store
+    /// cannot be read or the server stops.
+    async fn end(&mut self, outcome: &Outcome, seq: u64) -> io::Result<Bytes> {
+        self.done = true;
+        let answer = match self.start.ending {
+            Ending::Nothing => Ok(json!({})),
+            Ending::Values => self.values(outcome, seq).await,
+        };
+        if let Some(leave) = &mut self.start.on_leave {
+            leave.disarm();
+        }
+        answer.map(|value| Bytes::from(value.to_string())).map_err(io::Error::other)
+    }
+
+    async fn values(&mut self, outcome: &Outcome, seq: u64) -> Result<Value, Error> {
+        if let Some(error) = &outcome.error {
+            return Ok(json!({ "__error__": { "error": error.code, "message": error.message } }));
+        }
+        let view = view_of(&self.store, &self.start.tenant, self.start.thread, seq).await?;
+        Ok(view.values())
+    }
+}

@@ -1,0 +1,247 @@
+//! Counters and gauges in the OpenMetrics text form.
+//!
+//! Each process part that counts for itself (slots, router, harness, exporter) is read at the
+//! moment of the scrape; only what nobody else counts (requests, store operations) is kept here.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::port::store::Counts;
+use evenkeel_env::slots::SlotGauges;
+use evenkeel_harness::HarnessStats;
+use evenkeel_model::RouterSnapshot;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::ExportStats;
+
+/// Labels by name.
+type Labels = Vec<(&'static str, String)>;
+
+/// What is counted here.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Labels, Counter>,
+    request_seconds: Family<Labels, Histogram, fn() -> Histogram>,
+    store_operations: Family<Labels, Counter>,
+    store_seconds: Family<Labels, Histogram, fn() -> Histogram>,
+}
+
+/// What is read at the moment of a scrape.
+pub(crate) struct Reading {
+    pub(crate) slots: Vec<SlotGauges>,
+    pub(crate) router: RouterSnapshot,
+    pub(crate) harness: HarnessStats,
+    pub(crate) export: ExportStats,
+    /// Absent when the store cannot be read.
+    pub(crate) counts: Option<Counts>,
+    pub(crate) n_streams: usize,
+    pub(crate) draining: bool,
+}
+
+fn seconds() -> Histogram {
+    // From half a millisecond to about four minutes.
+    Histogram::new(exponential_buckets(0.0005, 2.0, 20))
+}
+
+impl Metrics {
+    /// Everything at zero.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        let requests = Family::default();
+        let request_seconds = Family::new_with_constructor(seconds as fn() -> Histogram);
+        let store_operations = Family::default();
+        let store_seconds = Family::new_with_constructor(seconds as fn() -> Histogram);
+        let mut registry = Registry::with_prefix("evenkeel");
+        registry.register("http_requests", "Requests by route, method and status", requests.clone());
+        registry.register(
+            "http_request_seconds",
+            "Time until a request's headers were answered",
+            request_seconds.clone(),
+        );
+        registry.register(
+            "store_operations",
+            "Store operations by name and result",
+            store_operations.clone(),
+        );
+        registry.register("store_operation_seconds", "Time of a store operation", store_seconds.clone());
+        Arc::new(Self { registry, requests, request_seconds, store_operations, store_seconds })
+    }
+
+    /// Counts one answered request. `route` is the route's pattern, never the path itself.
+    pub(crate) fn request(&self, route: &str, method: &str, status: u16, took: Duration) {
+        let route = ("route", route.to_owned());
+        let labels = vec![route.clone(), ("method", method.to_owned()), ("status", status.to_string())];
+        self.requests.get_or_create(&labels).inc();
+        self.request_seconds.get_or_create(&vec![route]).observe(took.as_secs_f64());
+    }
+
+    /// Counts one store operation.
+    pub(crate) fn store_operation(&self, op: &'static str, ok: bool, took: Duration) {
+        let result = if ok { "ok" } else { "error" };
+        let op = ("op", op.to_owned());
+        self.store_operations.get_or_create(&vec![op.clone(), ("result", result.to_owned())]).inc();
+        self.store_seconds.get_or_create(&vec![op]).observe(took.as_secs_f64());
+    }
+
+    /// Everything as text.
+    pub(crate) fn text(&self, reading: &Reading) -> String {
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = encode_registry(&mut out, &self.registry);
+        let mut page = Page { out };
+        page.slots(&reading.slots);
+        page.router(&reading.router);
+        page.harness(&reading.harness);
+        page.counts(reading.counts.as_ref());
+        page.one("streams", "Clients that stream or wait", reading.n_streams as f64);
+        page.one("draining", "Whether nothing new is admitted", f64::from(u8::from(reading.draining)));
+        page.counter_of("spans_exported", "Spans taken by the collector", reading.export.exported);
+        page.counter_of("spans_dropped", "Spans that were dropped", reading.export.dropped);
+        page.counter_of(
+            "span_requests_failed",
+            "Requests to the collector that failed",
+            reading.export.failed_requests,
+        );
+        page.out.push_str("# EOF\n");
+        page.out
+    }
+}
+
+/// The part of the page that is read at the moment of a scrape.
+struct Page {
+    out: String,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats in the text form")]
+impl Page {
+    fn slots(&mut self, slots: &[SlotGauges]) {
+        type Value = fn(&SlotGauges) -> f64;
+        let gauges: [(&str, &str, Value); 5] = [
+            ("slots_in_use", "Slots in use", |g| g.in_use as f64),
+            ("slots_in_use_peak", "The most slots that were in use at once", |g| g.in_use_peak as f64),
+            ("slots_limit", "Slots that a component has", |g| g.limit as f64),
+            ("slots_waiting", "Callers that wait for a slot", |g| g.waiting as f64),
+            ("slots_wait_seconds_max", "The longest wait for a slot", |g| g.wait_max_s),
+        ];
+        for (name, help, value) in gauges {
+            let rows = slots.iter().map(|g| (vec![("component", g.component)], value(g)));
+            self.family(name, "gauge", help, rows);
+        }
+        let counters: [(&str, &str, Value); 3] = [
+            ("slots_waited", "Callers that had to wait for a slot", |g| g.n_waited as f64),
+            ("slots_refused", "Callers that were refused", |g| g.n_refused as f64),
+            ("slots_wait_seconds", "Seconds waited for slots", |g| g.wait_total_s),
+        ];
+        for (name, help, value) in counters {
+            let rows = slots.iter().map(|g| (vec![("component", g.component)], value(g)));
+            self.family(name, "counter", help, rows);
+        }
+    }
+
+    fn router(&mut self, router: &RouterSnapshot) {
+        let deployments = || router.deployments.iter();
+        let state = deployments()
+            .map(|(name, d)| (vec![("deployment", name.as_str()), ("state", d.state.as_str())], 1.0));
+        self.family("model_state", "gauge", "The state that a deployment is in", state);
+        let in_flight =
+            deployments().map(|(name, d)| (vec![("deployment", name.as_str())], f64::from(d.in_flight)));
+        self.family("model_in_flight", "gauge", "Streams in flight", in_flight);
+        let limit = deployments().map(|(name, d)| (vec![("deployment", name.as_str())], f64::from(d.limit)));
+        self.family("model_limit", "gauge", "Streams that a deployment may have now", limit);
+        let outcomes = deployments().flat_map(|(name, d)| {
+            d.outcomes.iter().map(|(outcome, n)| {
+                (vec![("deployment", name.as_str()), ("outcome", outcome.as_str())], *n as f64)
+            })
+        });
+        self.family("model_attempts", "counter", "Model attempts by outcome", outcomes);
+        let opened = deployments().map(|(name, d)| (vec![("deployment", name.as_str())], d.n_opened as f64));
+        self.family("model_opened", "counter", "Times that a breaker opened", opened);
+        let parked = router.routes.iter().map(|(name, r)| (vec![("route", name.as_str())], r.parked as f64));
+        self.family("model_parked", "gauge", "Runs parked on a route", parked);
+        let waiting =
+            router.routes.iter().map(|(name, r)| (vec![("route", name.as_str())], r.waiting as f64));
+        self.family("model_waiting", "gauge", "Calls that wait for a free stream", waiting);
+        let calls = router.calls.iter().map(|(end, n)| (vec![("end", end.as_str())], *n as f64));
+        self.family("model_calls", "counter", "Model calls by how they ended", calls);
+        self.one("model_retry_budget", "Retries that would be granted now", router.retry_budget_level);
+        self.counter_of(
+            "model_truncated_streams",
+            "Streams without their terminal event",
+            router.truncated_streams,
+        );
+    }
+
+    fn harness(&mut self, stats: &HarnessStats) {
+        self.one("harness_running", "Runs that are driven here", stats.n_running as f64);
+        self.one(
+            "harness_lease_held",
+            "Whether the replica's lease holds",
+            f64::from(u8::from(stats.lease_held)),
+        );
+        let counters = [
+            ("harness_claimed", "Claims begun here", stats.n_claimed),
+            ("harness_stolen", "Claims taken over from dead replicas", stats.n_stolen),
+            ("harness_parked", "Runs parked here", stats.n_parked),
+            ("harness_woken", "Parked runs woken here", stats.n_woken),
+            ("harness_fenced", "Claims lost to a later one", stats.n_fenced),
+            ("harness_self_fenced", "Times the replica stopped itself", stats.n_self_fenced),
+            ("harness_panicked", "Runs that ended by a panic", stats.n_panicked),
+            ("harness_store_retries", "Store operations tried again", stats.n_store_retries),
+            ("harness_compactions", "Compactions carried out", stats.n_compactions),
+        ];
+        for (name, help, value) in counters {
+            self.counter_of(name, help, value);
+        }
+        let ended = stats.ended.iter().map(|(state, n)| (vec![("state", *state)], *n as f64));
+        self.family("harness_ended", "counter", "Runs that ended here", ended);
+    }
+
+    fn counts(&mut self, counts: Option<&Counts>) {
+        self.one(
+            "store_readable",
+            "Whether the store answered the scrape",
+            f64::from(u8::from(counts.is_some())),
+        );
+        let Some(counts) = counts else {
+            return;
+        };
+        let runs = counts.runs.iter().map(|(state, n)| (vec![("state", state.as_str())], *n as f64));
+        self.family("runs", "gauge", "Stored runs by state", runs);
+        self.counter_of("store_fenced", "Writes refused because a later claim took over", counts.n_fenced);
+    }
+
+    fn one(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help, [(Vec::new(), value)]);
+    }
+
+    fn counter_of(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", help, [(Vec::new(), value as f64)]);
+    }
+
+    fn family<'a>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Vec<(&'static str, &'a str)>, f64)>,
+    ) {
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        // Writing to a string does not fail.
+        let _ = writeln!(self.out, "# HELP evenkeel_{name} {help}.\n# TYPE evenkeel_{name} {kind}");
+        for (labels, value) in rows {
+            let labels: Vec<String> =
+                labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let _ = writeln!(self.out, "evenkeel_{name}{suffix}{labels} {value}");
+        }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

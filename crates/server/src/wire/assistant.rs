@@ -1,0 +1,47 @@
+//! Assistants as the dialect shows them.
+
+use evenkeel_core::agent::Agent;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// The namespace of assistants' ids; fixed for ever, so that ids are the same after a restart.
+const NAMESPACE: Uuid = Uuid::from_u128(0x6ba7_b821_9dad_11d1_80b4_00c0_4fd4_30c8);
+
+/// The id of an assistant: the same on every server, for ever.
+#[must_use]
+pub(crate) fn assistant_id(name: &str) -> Uuid {
+    Uuid::new_v5(&NAMESPACE, name.as_bytes())
+}
+
+/// An assistant.
+pub(crate) fn assistant(agent: &Agent, since: &str) -> Value {
+    json!({
+        "assistant_id": assistant_id(&agent.name),
+        "graph_id": agent.name,
+        "config": {},
+        "context": {},
+        "metadata": { "created_by": "system" },
+        "name": agent.name,
+        "description": agent.description,
+        "version": 1,
+        "created_at": since,
+        "updated_at": since,
+    })
+}
+
+/// Its graph: the loop that every assistant is.
+pub(crate) fn graph(agent: &Agent) -> Value {
+    let node =
+        |id: &str| json!({ "id": id, "type": "runnable", "data": { "id": ["evenkeel", id], "name": id } });
+    let mut nodes = vec![node("__start__"), node("agent"), node("__end__")];
+    let mut edges = vec![
+        json!({ "source": "__start__", "target": "agent" }),
+        json!({ "source": "agent", "target": "__end__", "conditional": true }),
+    ];
+    if !agent.tools.is_empty() {
+        nodes.insert(2, node("tools"));
+        edges.push(json!({ "source": "agent", "target": "tools", "conditional": true }));
+        edges.push(json!({ "source": "tools", "target": "agent" }));
+    }
+    json!({ "nodes": nodes, "edges": edges })
+}

@@ -1,0 +1,81 @@
+//! Runs as the dialect shows them.
+
+use evenkeel_core::run::{BusyPolicy, Run, RunState};
+use serde_json::{Value, json};
+
+use super::assistant::assistant_id;
+
+/// The dialect's word for a state.
+pub(crate) fn status(state: RunState) -> &'static str {
+    match state {
+        RunState::Queued => "pending",
+        RunState::Running | RunState::Waiting | RunState::Cancelling => "running",
+        RunState::Completed => "success",
+        RunState::Failed => "error",
+        RunState::Cancelled => "interrupted",
+        RunState::Expired => "timeout",
+    }
+}
+
+/// The states that a word of the dialect stands for; none for an unknown word.
+pub(crate) fn states(status: &str) -> Option<Vec<RunState>> {
+    Some(match status {
+        "pending" => vec![RunState::Queued],
+        "running" => vec![RunState::Running, RunState::Waiting, RunState::Cancelling],
+        "success" => vec![RunState::Completed],
+        "error" => vec![RunState::Failed],
+        "interrupted" => vec![RunState::Cancelled],
+        "timeout" => vec![RunState::Expired],
+        _ => return None,
+    })
+}
+
+/// The dialect's word for a busy policy; ours where it has none.
+pub(crate) fn strategy(policy: BusyPolicy) -> &'static str {
+    match policy {
+        BusyPolicy::Enqueue => "enqueue",
+        BusyPolicy::Reject => "reject",
+        BusyPolicy::Interrupt => "interrupt",
+        BusyPolicy::Rollback => "rollback",
+        BusyPolicy::Steer => "steer",
+        BusyPolicy::Merge => "merge",
+        BusyPolicy::Latest => "latest",
+    }
+}
+
+/// The policy of a word.
+pub(crate) fn policy(word: &str) -> Option<BusyPolicy> {
+    Some(match word {
+        "enqueue" => BusyPolicy::Enqueue,
+        "reject" => BusyPolicy::Reject,
+        "interrupt" => BusyPolicy::Interrupt,
+        "rollback" => BusyPolicy::Rollback,
+        "steer" => BusyPolicy::Steer,
+        "merge" => BusyPolicy::Merge,
+        "latest" => BusyPolicy::Latest,
+        _ => return None,
+    })
+}
+
+/// A run.
+pub(crate) fn run(run: &Run) -> Value {
+    let request = &run.spec.request;
+    let field = |name: &str| request.get(name).cloned().unwrap_or(Value::Null);
+    json!({
+        "run_id": run.id,
+        "thread_id": run.thread,
+        "assistant_id": assistant_id(&run.spec.assistant),
+        "metadata": request.get("metadata").cloned().unwrap_or_else(|| json!({})),
+        "status": status(run.state),
+        "kwargs": {
+            "input": field("input"),
+            "config": field("config"),
+            "context": field("context"),
+            "stream_mode": field("stream_mode"),
+        },
+        "multitask_strategy": strategy(run.spec.busy_policy),
+        "created_at": run.created_at.iso(),
+        "updated_at": run.updated_at.iso(),
+        "langsmith_session_name": null,
+    })
+}

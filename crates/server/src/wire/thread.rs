@@ -1,0 +1,35 @@
+//! Threads as the dialect shows them.
+
+use evenkeel_core::run::{Run, RunState};
+use evenkeel_core::thread::Thread;
+use serde_json::{Value, json};
+
+/// The dialect's word for where a thread stands; derived from rows, never stored.
+pub(crate) fn status(thread: &Thread, newest: Option<&Run>) -> &'static str {
+    if thread.active.is_some() || thread.n_waiting > 0 {
+        return "busy";
+    }
+    match newest.map(|run| run.state) {
+        Some(RunState::Failed | RunState::Expired) => "error",
+        Some(RunState::Cancelled) => "interrupted",
+        Some(RunState::Queued | RunState::Running | RunState::Waiting | RunState::Cancelling) => "busy",
+        Some(RunState::Completed) | None => "idle",
+    }
+}
+
+/// A thread. `values` is `None` where the dialect would not show them.
+pub(crate) fn thread(thread: &Thread, newest: Option<&Run>, values: Option<Value>) -> Value {
+    let error = newest.and_then(|run| run.outcome.as_ref()).and_then(|outcome| outcome.error.as_ref());
+    json!({
+        "thread_id": thread.id,
+        "created_at": thread.created_at.iso(),
+        "updated_at": thread.updated_at.iso(),
+        "state_updated_at": thread.updated_at.iso(),
+        "metadata": thread.metadata,
+        "status": status(thread, newest),
+        "config": {},
+        "values": values,
+        "error": error.map(|error| json!({ "error": error.code, "message": error.message })),
+        "interrupts": {},
+    })
+}
