@@ -9,6 +9,7 @@
 mod history;
 mod property;
 mod tally;
+mod wire;
 #[cfg(test)]
 mod tests;
 

@@ -62,6 +62,16 @@ pub struct Report {
     pub(crate) charts: Charts,
 }
 
+/// How a run was made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) seed: u64,
+    pub(crate) protect: Protect,
+    pub(crate) wall_s: f64,
+    /// The 99th percentile of a run without faults, if there was one.
+    pub(crate) base_s: Option<f64>,
+}
+
 /// Quantiles of task time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
@@ -106,17 +116,13 @@ pub struct Goal {
 const N_BASE_MIN: usize = 10;
 
 impl Report {
-    pub(crate) fn new(
-        scenario: &Scenario,
-        seed: u64,
-        protect: Protect,
-        wall_s: f64,
-        measured: Measured,
-    ) -> Self {
+    /// Judges what was measured.
+    pub(crate) fn new(scenario: &Scenario, how: &How, measured: Measured) -> Self {
+        let How { seed, protect, wall_s, base_s } = *how;
         let checked = check::history(&measured.history);
         let tally = Tally::of(&measured.history, &checked.violations);
         let latency_s = Latency::of(seconds(&tally.ends, None));
-        let base = base(scenario, &tally.ends);
+        let base = base_s.or_else(|| base(scenario, &tally.ends));
         let n_submitted = tally.counts.submitted.max(1) as f64;
         let success_rate = tally.counts.completed as f64 / n_submitted;
         let goals = goals(scenario, &tally.counts, success_rate, latency_s, base);

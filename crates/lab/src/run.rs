@@ -9,8 +9,8 @@ use evenkeel_env::Env;
 use futures_util::future::BoxFuture;
 
 use crate::live::{self, Plan};
-use crate::report::{self, Report, html, terminal};
-use crate::scenario::{self, Protect, Scenario};
+use crate::report::{self, How, Report, html, terminal};
+use crate::scenario::{self, Base, Protect, Scenario};
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct RunOptions {
     pub html: Option<PathBuf>,
     /// Where the history goes, for `lab check`.
     pub history: Option<PathBuf>,
-    /// Keep data, logs and repositories in this folder; otherwise they are removed.
+    /// Keep data, logs and repositories below this folder; otherwise they are removed.
     pub keep: Option<PathBuf>,
     /// The product's executable; this one if absent.
     pub program: Option<PathBuf>,
@@ -64,9 +64,17 @@ pub fn run(env: &Env, options: RunOptions) -> BoxFuture<'static, anyhow::Result<
     Box::pin(async move {
         refuse_what_is_not_offered(&options)?;
         let scenario = scenario::find(&options.scenario)?;
-        let report = once(&env, &options, scenario.clone(), options.protect).await?;
-        let beside = match (options.compare, report.protect) {
-            (true, Protect::Full) => Some(once(&env, &options, scenario, Some(Protect::None)).await?),
+        let protect = options.protect.unwrap_or(scenario.protect);
+        let base_s = match (scenario.goals.base, scenario.goals.p99_over_base_max_s) {
+            (Base::OwnRun, Some(_)) if protect == Protect::Full => {
+                let base = once(&env, &options, &scenario.without_faults(), protect, None).await?;
+                (base.counts.completed > 0).then_some(base.latency_s.p99)
+            }
+            _ => None,
+        };
+        let report = once(&env, &options, &scenario, protect, base_s).await?;
+        let beside = match (options.compare, protect) {
+            (true, Protect::Full) => Some(once(&env, &options, &scenario, Protect::None, None).await?),
             _ => None,
         };
         write(&options, &report, beside.as_ref()).await?;
@@ -90,18 +98,18 @@ fn refuse_what_is_not_offered(options: &RunOptions) -> anyhow::Result<()> {
 async fn once(
     env: &Env,
     options: &RunOptions,
-    scenario: Scenario,
-    protect: Option<Protect>,
+    scenario: &Scenario,
+    protect: Protect,
+    base_s: Option<f64>,
 ) -> anyhow::Result<Report> {
-    let folder = Folder::make(options)?;
+    let folder = Folder::make(options, scenario, protect)?;
     let seed = options.seed.unwrap_or(scenario.seed);
     let program = match &options.program {
         Some(program) => program.clone(),
         None => std::env::current_exe().context("find the executable to start")?,
     };
-    let protect = protect.unwrap_or(scenario.protect);
     let show_live = !options.quiet && std::io::stderr().is_terminal();
-    let progress = Arc::new(terminal::Line::new(&scenario, protect, show_live, options.quiet));
+    let progress = Arc::new(terminal::Line::new(scenario, protect, show_live, options.quiet));
     let plan = Plan {
         scenario: scenario.clone(),
         seed,
@@ -115,7 +123,7 @@ async fn once(
         live::run(&Env { generator: evenkeel_core::Generator::from_seed(seed), ..env.clone() }, plan).await;
     progress.finish();
     let wall_s = env.mono().since(began).as_secs_f64();
-    Ok(Report::new(&scenario, seed, protect, wall_s, measured?))
+    Ok(Report::new(scenario, &How { seed, protect, wall_s, base_s }, measured?))
 }
 
 async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -> anyhow::Result<()> {
@@ -149,11 +157,13 @@ enum Folder {
 }
 
 impl Folder {
-    fn make(options: &RunOptions) -> anyhow::Result<Self> {
+    fn make(options: &RunOptions, scenario: &Scenario, protect: Protect) -> anyhow::Result<Self> {
         let Some(path) = &options.keep else {
             let dir = tempfile::Builder::new().prefix("evenkeel-lab-").tempdir();
             return dir.map(Self::Temporary).context("make a temporary folder");
         };
+        // One command may run a scenario more than once.
+        let path = &path.join(format!("{}-{}", scenario.name.replace(' ', "-"), protect.as_str()));
         std::fs::create_dir_all(path).with_context(|| format!("make {}", path.display()))?;
         let n_inside = std::fs::read_dir(path).with_context(|| format!("read {}", path.display()))?.count();
         if n_inside > 0 {

@@ -119,9 +119,12 @@ pub struct Goals {
     /// 99th percentile of task time.
     #[serde(default)]
     pub p99_max_s: Option<f64>,
-    /// The same, over the 99th percentile of the tasks that ended before the first fault.
+    /// The same, over the 99th percentile without any fault.
     #[serde(default)]
     pub p99_over_base_max_s: Option<f64>,
+    /// Where the 99th percentile without any fault comes from.
+    #[serde(default)]
+    pub base: Base,
     /// Accepted tasks without an end.
     pub lost_max: u64,
     /// Tasks with an effect that happened twice.
@@ -135,6 +138,17 @@ pub struct Goals {
     /// Times that runs were parked at least.
     #[serde(default)]
     pub parked_min: Option<u64>,
+}
+
+/// Where the figures without any fault come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Base {
+    /// From the tasks that ended before the first fault.
+    #[default]
+    BeforeFault,
+    /// From a run of its own without faults, for tasks too long to end before the first one.
+    OwnRun,
 }
 
 fn one() -> u64 {
@@ -160,6 +174,13 @@ fn two_providers() -> Vec<Provider> {
 }
 
 impl Scenario {
+    /// The same without faults.
+    #[must_use]
+    pub(crate) fn without_faults(&self) -> Self {
+        let name = format!("{} without faults", self.name);
+        Self { name, about: "The base: the same load, and nothing breaks.".to_owned(), faults: Vec::new(), ..self.clone() }
+    }
+
     /// When the first fault begins, in seconds after the load began.
     #[must_use]
     pub fn first_fault_s(&self) -> Option<f64> {

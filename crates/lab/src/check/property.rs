@@ -9,7 +9,7 @@ use evenkeel_core::message::{Block, Message, Role, Usage};
 use evenkeel_core::run::{Run, RunState};
 use serde::Serialize;
 
-use super::{Entry, History};
+use super::{Entry, History, wire};
 use crate::task::{self, Conversation, Facts, Item, SolverCall, Verdict};
 
 /// A property that does not hold at one place.
@@ -109,7 +109,7 @@ impl<'a> TaskView<'a> {
 /// Every violation in a history.
 pub(super) fn all(history: &History) -> Vec<Violation> {
     let tasks = TaskView::all(history);
-    let each: [fn(&TaskView<'_>) -> Vec<Violation>; 10] = [
+    let each: [fn(&TaskView<'_>) -> Vec<Violation>; 11] = [
         once_at_most,
         same_answer,
         single_line,
@@ -119,6 +119,7 @@ pub(super) fn all(history: &History) -> Vec<Violation> {
         steps_grow,
         transcript_is_the_scripts,
         calls_are_answered,
+        wires_accept,
         conserved,
     ];
     let mut violations: Vec<Violation> =
@@ -379,6 +380,14 @@ fn calls_are_answered(task: &TaskView<'_>) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// H: both wires accept the history of a run that has ended; the calls of one that failed may be open.
+fn wires_accept(task: &TaskView<'_>) -> Vec<Violation> {
+    if task.run.is_none_or(|run| run.state != RunState::Completed) {
+        return Vec::new();
+    }
+    wire::findings(&task.messages()).into_iter().take(3).map(|text| task.violation("H", text)).collect()
 }
 
 /// P12: the run's tokens are the sum of its attempts.
