@@ -70,7 +70,7 @@ pub struct Step {
 #[serde(deny_unknown_fields)]
 pub struct Move {
     tool: String,
-    #[serde(default)]
+    #[serde(default = "no_args")]
     args: Value,
     /// What the result must contain.
     #[serde(default)]
@@ -81,6 +81,11 @@ pub struct Move {
     /// The line that the call leaves in [`EFFECTS`], if it leaves one.
     #[serde(skip)]
     pub(crate) effect: Option<String>,
+}
+
+/// A call without arguments still has an object of them.
+fn no_args() -> Value {
+    Value::Object(serde_json::Map::new())
 }
 
 impl Move {
