@@ -140,12 +140,12 @@ pub(crate) struct EffectRow {
 /// Both engines of today serve one process, so leases live in that process and are judged by its
 /// monotonic clock: a jump of the wall clock ends no lease, and after a restart every earlier
 /// replica is unknown, which counts as lapsed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Replicas {
     by_id: BTreeMap<ReplicaId, Lease>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lease {
     until: Mono,
     address: Option<String>,

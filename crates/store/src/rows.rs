@@ -98,6 +98,9 @@ pub(crate) trait Rows {
     fn run_id_taken(&mut self, id: RunId) -> Rowed<bool>;
     fn insert_run(&mut self, row: &RunRow, spec: &RunSpec) -> Rowed<u64>;
     fn save_run(&mut self, row: &RunRow) -> Rowed<()>;
+    /// Saves only what a step changes: the step, the usage and the time. No queue sees these, so an
+    /// engine need not touch its indexes.
+    fn save_progress(&mut self, row: &RunRow) -> Rowed<()>;
     fn spec(&mut self, run_n: u64) -> Rowed<RunSpec>;
     fn outcome(&mut self, run_n: u64) -> Rowed<Option<Outcome>>;
     fn save_outcome(&mut self, run_n: u64, outcome: &Outcome) -> Rowed<()>;

@@ -109,6 +109,9 @@ struct Threads {
     lock: Option<lock::Lock>,
 }
 
+/// The statement that makes a batch durable; tests put a failing one in its place.
+type Commit = fn(&Connection) -> rusqlite::Result<()>;
+
 /// What the threads and the handle share.
 struct Shared {
     writes: Queue,
@@ -134,7 +137,7 @@ impl SqliteStore {
         env: &Env,
         data_dir: &Path,
         options: SqliteOptions,
-        commit: fn(&Connection) -> rusqlite::Result<()>,
+        commit: Commit,
     ) -> Result<Arc<Self>, Error> {
         std::fs::create_dir_all(data_dir).map_err(|error| unusable(data_dir, &error))?;
         let lock = lock::take(data_dir, env.wall())?;
@@ -347,7 +350,13 @@ fn connect(file: &Path) -> Rowed<Connection> {
     if mode != "wal" {
         return Err(Fault::Unavailable(format!("its file system allows journal mode {mode}, not WAL")));
     }
-    for (name, value) in [("synchronous", "FULL"), ("wal_autocheckpoint", "0"), ("cache_size", "-32768")] {
+    let settings = [
+        ("synchronous", "FULL"),
+        ("wal_autocheckpoint", "0"),
+        ("cache_size", "-32768"),
+        ("temp_store", "MEMORY"),
+    ];
+    for (name, value) in settings {
         conn.pragma_update(None, name, value).map_err(faulty)?;
     }
     Ok(conn)
@@ -408,3 +417,6 @@ fn store_n_fenced(conn: &Connection, n_fenced: u64) -> Rowed<()> {
         .map(drop)
         .map_err(faulty)
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,10 @@ pub(super) fn commit_step(ctx: &mut Context<'_>, request: &CommitStep) -> Rowed<
         return Ok(Written::EffectExists(effect));
     }
     log::append_all(ctx, &mut thread, &mut run, &request.events)?;
-    log::save(ctx, &mut thread, &mut run)?;
+    thread.updated_at = ctx.now.wall;
+    run.updated_at = ctx.now.wall;
+    ctx.rows.save_progress(&run)?;
+    ctx.rows.save_thread(&thread)?;
     Ok(done(&thread, run.state == RunState::Cancelling))
 }
 

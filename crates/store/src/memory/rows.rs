@@ -161,6 +161,12 @@ impl Rows for MemoryRows {
         Ok(())
     }
 
+    fn save_progress(&mut self, row: &RunRow) -> Rowed<()> {
+        let stored = &mut self.stored_run(row.n)?.row;
+        (stored.step, stored.usage, stored.updated_at) = (row.step, row.usage, row.updated_at);
+        Ok(())
+    }
+
     fn spec(&mut self, run_n: u64) -> Rowed<RunSpec> {
         Ok(self.stored_run(run_n)?.spec.clone())
     }

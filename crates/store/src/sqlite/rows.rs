@@ -239,6 +239,22 @@ impl Rows for SqliteRows<'_> {
         )
     }
 
+    fn save_progress(&mut self, row: &RunRow) -> Rowed<()> {
+        self.change_one(
+            "UPDATE runs SET step = ?2, updated_at = ?3, tokens_in = ?4, tokens_cached = ?5, tokens_out = ?6,
+             estimated = ?7 WHERE n = ?1",
+            params![
+                int(row.n),
+                row.step,
+                int(row.updated_at.0),
+                int(row.usage.input_tokens),
+                int(row.usage.cached_input_tokens),
+                int(row.usage.output_tokens),
+                row.usage.estimated,
+            ],
+        )
+    }
+
     fn spec(&mut self, run_n: u64) -> Rowed<RunSpec> {
         let found = self.body("SELECT spec FROM run_specs WHERE run = ?1", run_n)?;
         found.ok_or_else(|| missing("spec of run", run_n))

@@ -1,11 +1,10 @@
 //! The writer: one thread, many operations in one commit.
 //!
-//! A batch is what is queued, up to a number; each operation runs in a savepoint of its own, one
-//! `COMMIT` makes all durable, and only then are the replies given. So an fsync serves everybody
+//! A batch is what is queued, up to a number; one `COMMIT` makes all of it durable, and only then are the replies given. So an fsync serves everybody
 //! who waited for the one before it, and a reply never says what a crash could take back.
 //!
 //! - A batch that wrote nothing (polls that found nothing, refused writes) costs no fsync.
-//! - An operation that fails is rolled back alone.
+//! - An operation that fails is rolled back alone: the batch is done again in savepoints.
 //! - When the disk is full the batch is undone and its operations are tried one by one: what fits is
 //!   stored, what does not is answered `store-full`, and the store goes on.
 //! - After any other failure of a `COMMIT` nobody knows what reached the disk. The store is then
@@ -25,7 +24,7 @@ use super::fault::faulty;
 use super::queue::Job;
 use super::rows::SqliteRows;
 use super::wal::WalWatch;
-use super::{Shared, SqliteOptions};
+use super::{Commit, Shared, SqliteOptions};
 use crate::Guards;
 use crate::decide::{self, Context};
 use crate::record::Replicas;
@@ -39,7 +38,7 @@ pub(super) struct Writer {
     options: SqliteOptions,
     replicas: Replicas,
     n_fenced_stored: u64,
-    commit: fn(&Connection) -> rusqlite::Result<()>,
+    commit: Commit,
 }
 
 /// The store is poisoned and everything queued has been answered so.
@@ -48,7 +47,7 @@ struct Poisoned;
 /// What became of the operations of a batch, in order.
 type Outcomes = Vec<Rowed<Reply>>;
 
-/// The statement that makes a batch durable. Tests put a failing one in its place.
+/// Commits the open transaction.
 pub(super) fn commit(conn: &Connection) -> rusqlite::Result<()> {
     conn.prepare_cached("COMMIT")?.execute([]).map(drop)
 }
@@ -59,7 +58,7 @@ impl Writer {
         wal: WalWatch,
         shared: Arc<Shared>,
         options: SqliteOptions,
-        commit: fn(&Connection) -> rusqlite::Result<()>,
+        commit: Commit,
     ) -> Self {
         let n_fenced_stored = shared.n_fenced();
         Self { conn, wal, shared, options, replicas: Replicas::default(), n_fenced_stored, commit }
@@ -125,43 +124,59 @@ impl Writer {
 
     /// Runs the operations in one transaction and commits it. On `Err` none of them happened
     /// (`Full`), or that is not known.
+    ///
+    /// Operations hardly ever fail, so the first try does without savepoints; when one fails, all is
+    /// undone and done again with a savepoint around each.
     fn together(&mut self, jobs: &[Job]) -> Rowed<Outcomes> {
+        let replicas = self.replicas.clone();
         self.run_sql("BEGIN")?;
-        let mut outcomes = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            match self.in_savepoint(job) {
-                Ok(outcome) => outcomes.push(outcome),
-                Err(fault) => {
-                    self.roll_back()?;
-                    return Err(fault);
-                }
-            }
+        let smooth: Rowed<Vec<Reply>> = jobs.iter().map(|job| self.decide(job)).collect();
+        if let Ok(replies) = smooth {
+            self.end_batch(jobs.len())?;
+            return Ok(replies.into_iter().map(Ok).collect());
         }
-        self.store_n_fenced()?;
+        self.roll_back()?;
+        self.replicas = replicas;
+        self.run_sql("BEGIN")?;
+        let outcomes: Rowed<Outcomes> = jobs.iter().map(|job| self.in_savepoint(job)).collect();
+        match outcomes {
+            Ok(outcomes) => self.end_batch(jobs.len()).map(|()| outcomes),
+            Err(fault) => self.roll_back().and(Err(fault)),
+        }
+    }
+
+    /// Makes the open transaction durable.
+    fn end_batch(&mut self, n: usize) -> Rowed<()> {
+        let n_fenced = self.shared.n_fenced();
         let wrote = self.has_written();
         let begun = Instant::now();
-        if let Err(error) = (self.commit)(&self.conn) {
-            let fault = faulty(error);
+        let stored = match wrote && n_fenced != self.n_fenced_stored {
+            true => super::store_n_fenced(&self.conn, n_fenced),
+            false => Ok(()),
+        };
+        if let Err(fault) = stored.and_then(|()| (self.commit)(&self.conn).map_err(faulty)) {
             self.roll_back()?;
             return Err(fault);
         }
         if wrote {
-            self.shared.recorder.commit(jobs.len(), begun.elapsed());
+            self.n_fenced_stored = n_fenced;
+            self.shared.recorder.commit(n, begun.elapsed());
         }
-        Ok(outcomes)
+        Ok(())
+    }
+
+    fn decide(&mut self, job: &Job) -> Rowed<Reply> {
+        let mut rows = SqliteRows::new(&self.conn);
+        let replicas = &mut self.replicas;
+        let mut ctx = Context { rows: &mut rows, replicas, now: job.now, guards: Guards::ALL };
+        self.shared.shielded(|| decide::apply(&mut ctx, &job.op))
     }
 
     /// The outer error says that the whole transaction is lost, the inner one that this operation
     /// was undone.
     fn in_savepoint(&mut self, job: &Job) -> Rowed<Rowed<Reply>> {
         self.run_sql("SAVEPOINT op")?;
-        let shared = self.shared.clone();
-        let outcome = shared.shielded(|| {
-            let mut rows = SqliteRows::new(&self.conn);
-            let replicas = &mut self.replicas;
-            let mut ctx = Context { rows: &mut rows, replicas, now: job.now, guards: Guards::ALL };
-            decide::apply(&mut ctx, &job.op)
-        });
+        let outcome = self.decide(job);
         if let Err(fault) = &outcome {
             if self.conn.is_autocommit() {
                 // SQLite has rolled back everything by itself.
@@ -175,15 +190,6 @@ impl Writer {
 
     fn has_written(&self) -> bool {
         matches!(self.conn.transaction_state(None::<&str>), Ok(TransactionState::Write))
-    }
-
-    fn store_n_fenced(&mut self) -> Rowed<()> {
-        let n_fenced = self.shared.n_fenced();
-        if n_fenced != self.n_fenced_stored && self.has_written() {
-            super::store_n_fenced(&self.conn, n_fenced)?;
-            self.n_fenced_stored = n_fenced;
-        }
-        Ok(())
     }
 
     fn roll_back(&self) -> Rowed<()> {
