@@ -1,5 +1,8 @@
 //! Pid 1 of a sandbox: builds it, starts the command in it, reaps, and ends with the command.
 //!
+//! It is made before its command is known and does the slow part (namespaces, mounts, the loopback
+//! device) while nobody waits. No sandbox ever serves a second command.
+//!
 //! When this process ends, for whatever reason, the kernel kills every other process of its pid
 //! namespace. It ends when the command ends, and when its keeper dies.
 
@@ -10,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::command::{self, Stdio};
 use super::filter::Filter;
-use super::root::{self, Plan, Sources, Workspace};
-use super::{identity, landlock, sys};
+use super::root::{self, Plan, Sources};
+use super::{identity, landlock, socket, sys};
 use crate::config::Isolation;
 use crate::wire::{Failure, Request, Step};
 
@@ -24,77 +27,101 @@ pub(super) struct Outcome {
     pub(super) landlock: bool,
 }
 
-/// Everything that pid 1 needs.
+/// Everything that pid 1 needs before it knows its command.
 pub(super) struct Task<'a> {
     pub(super) plan: &'a Plan,
     pub(super) filter: &'a Filter,
-    pub(super) request: &'a Request,
-    pub(super) stdio: &'a Stdio,
     /// Views taken by the keeper; else they are taken here, with the rights of the new namespace.
     pub(super) sources: Option<Sources>,
     /// Refuse to run without Landlock.
     pub(super) landlock_required: bool,
     /// Whether a cgroup bounds the memory.
     pub(super) memory_bounded: bool,
-    /// One byte comes when the identity is mapped; the end of file means that the keeper died.
-    pub(super) lifeline: OwnedFd,
+    /// One byte comes when the identity is mapped, then the command. The end of file means that
+    /// the keeper died, or has no use for this sandbox.
+    pub(super) channel: OwnedFd,
     pub(super) report: OwnedFd,
 }
 
+/// The command, when it comes.
+struct Order {
+    request: Request,
+    stdio: Stdio,
+    /// The view of the workspace, if the keeper took it.
+    workspace: Option<OwnedFd>,
+}
+
 /// Runs as pid 1.
-pub(super) fn main(task: Task<'_>) -> ! {
+pub(super) fn main(mut task: Task<'_>) -> ! {
     let mut outcome = Outcome { status: Ok(0), landlock: false };
-    outcome.status = isolate(&task, &mut outcome.landlock).and_then(|()| run(&task));
+    outcome.status = serve(&mut task, &mut outcome.landlock);
     if let Ok(text) = serde_json::to_vec(&outcome) {
         let _ = rustix::io::write(&task.report, &text);
     }
     sys::exit_now(0)
 }
 
-/// Puts everything in force. The order matters: each step needs a right that a later one gives up.
-fn isolate(task: &Task<'_>, landlocked: &mut bool) -> Result<(), Failure> {
-    await_go(&task.lifeline)?;
-    let sources = match &task.sources {
-        Some(_) => None,
-        None => {
-            let workspace =
-                Workspace { path: &task.request.workspace, read_only: task.request.read_only, id_map: None };
-            Some(Sources::gather(task.plan, &workspace)?)
-        }
+/// Puts everything in force and runs the command. The order matters: each step needs a right that
+/// a later one gives up.
+fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
+    await_go(&task.channel)?;
+    let sources = match task.sources.take() {
+        Some(sources) => sources,
+        None => Sources::gather(task.plan)?,
     };
     identity::assume()?;
-    let sources =
-        sources.as_ref().or(task.sources.as_ref()).ok_or("there are no views").step("build the root")?;
-    root::build(task.plan, sources, task.request.limits.tmp_bytes)?;
+    let root = root::build(task.plan, &sources)?;
+    drop(sources);
     rustix::system::sethostname(b"sandbox").step("name the host")?;
     sys::leave_session_keyring();
     sys::raise_loopback().step("raise the loopback device")?;
+
+    let order = await_order(&task.channel)?;
+    let workspace = match order.workspace {
+        Some(workspace) => workspace,
+        None => root::view_workspace(&order.request.workspace, order.request.read_only, None)?,
+    };
+    root::complete(&root, &workspace, order.request.limits.tmp_bytes)?;
+    drop((root, workspace));
     drop_capabilities().step("drop capabilities")?;
     // The command shares this process's user: it must not read the keeper's memory through it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("hide pid 1")?;
     rustix::thread::set_no_new_privs(true).step("give up new privileges")?;
-    *landlocked = landlock::restrict(task.request.read_only)?;
+    *landlocked = landlock::restrict(order.request.read_only)?;
     if task.landlock_required && !*landlocked {
         return Err("it is absent, and sandbox.allow_degraded does not name it").step("landlock");
     }
-    // Set last, because changes of credentials clear it; the lifeline shows whether it came too late.
+    // Set last, because changes of credentials clear it; the channel shows whether it came too late.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("follow the keeper")?;
-    if is_cut(&task.lifeline) {
+    if is_cut(&task.channel) {
         sys::exit_now(1);
     }
-    task.filter.apply()
+    task.filter.apply()?;
+    let Some(command) = sys::fork().step("fork the command")? else {
+        command::become_program(&order.request, &order.stdio, Isolation::Native, task.memory_bounded)
+    };
+    reap_until(command).step("wait for the command")
 }
 
-fn await_go(lifeline: &OwnedFd) -> Result<(), Failure> {
-    match rustix::io::read(lifeline, &mut [0; 1]) {
+fn await_go(channel: &OwnedFd) -> Result<(), Failure> {
+    match rustix::io::read(channel, &mut [0; 1]) {
         Ok(1) => Ok(()),
         _ => sys::exit_now(1),
     }
 }
 
-fn is_cut(lifeline: &OwnedFd) -> bool {
+fn await_order(channel: &OwnedFd) -> Result<Order, Failure> {
+    let Some((request, mut fds)) = socket::receive(channel)? else {
+        sys::exit_now(0);
+    };
+    let workspace = (fds.len() > 3).then(|| fds.pop()).flatten();
+    let stdio = fds.try_into().map_err(|fds: Vec<_>| format!("{} descriptors came along", fds.len()));
+    Ok(Order { request, stdio: stdio.step("start")?, workspace })
+}
+
+fn is_cut(channel: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(lifeline.as_fd(), PollFlags::IN)];
+    let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)) != Ok(0)
 }
@@ -113,13 +140,6 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-}
-
-fn run(task: &Task<'_>) -> Result<i32, Failure> {
-    let Some(command) = sys::fork().step("fork the command")? else {
-        command::become_program(task.request, task.stdio, Isolation::Native, task.memory_bounded)
-    };
-    reap_until(command).step("wait for the command")
 }
 
 /// Reaps whatever ends until the command does: its wait status.

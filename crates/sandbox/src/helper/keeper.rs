@@ -1,7 +1,8 @@
 //! A keeper: runs one command at a time and watches over it.
 //!
 //! It owns what commands share without seeing it: a cgroup, a user, the plan of the root, the
-//! filter. It ends what it runs when it is told to or when its socket closes.
+//! filter. While it waits it holds one sandbox ready, so that a command waits for the little that
+//! is its own. It ends what it runs when it is told to or when its socket closes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -9,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, pidfd_send_signal, waitpid};
 
@@ -17,7 +19,7 @@ use super::command::Stdio;
 use super::filter::Filter;
 use super::identity::{Identity, Translations};
 use super::init::{self, Outcome, Task};
-use super::root::{Plan, Sources, Workspace};
+use super::root::{self, Plan, Sources};
 use super::{bare, socket, sys};
 use crate::config::{Degradable, Isolation};
 use crate::wire::{Failure, Raise, Reply, Request, Step, frame};
@@ -36,6 +38,17 @@ pub(super) struct Keeper {
     filter: Filter,
     cgroup: Option<Cgroup>,
     translations: Translations,
+    /// A sandbox that waits for its command.
+    ready: Option<Ready>,
+}
+
+/// A sandbox that waits for its command.
+struct Ready {
+    identity: Identity,
+    pid: Pid,
+    pidfd: OwnedFd,
+    channel: OwnedFd,
+    report: OwnedFd,
 }
 
 /// How a command ended, and what was in force.
@@ -55,12 +68,17 @@ impl Keeper {
             cgroup.enter().step("enter the cgroup")?;
         }
         let plan = Plan::new(&raise.read_only_paths);
-        Ok(Self { raise, plan, filter: Filter::new(), cgroup, translations: Translations::default() })
+        let (filter, translations) = (Filter::new(), Translations::default());
+        Ok(Self { raise, plan, filter, cgroup, translations, ready: None })
     }
 
     /// Serves one command after the other until the socket closes.
     pub(super) fn serve(&mut self, socket: OwnedFd) -> Result<(), Failure> {
-        while let Some((request, fds)) = socket::receive::<Request>(&socket)? {
+        loop {
+            self.prepare_next();
+            let Some((request, fds)) = socket::receive::<Request>(&socket)? else {
+                break;
+            };
             let stdio: Stdio = fds
                 .try_into()
                 .map_err(|fds: Vec<_>| format!("{} descriptors came along", fds.len()))
@@ -72,9 +90,19 @@ impl Keeper {
             if ran.is_orphaned {
                 break;
             }
-            socket::reply(&socket, &frame(&ran.reply)?)?;
+            socket::deliver(&socket, &frame(&ran.reply)?, &[])?;
+        }
+        if let Some(ready) = self.ready.take() {
+            ready.dismiss();
         }
         Ok(())
+    }
+
+    /// Makes a sandbox ahead. If that fails now it is tried again, and told, with the command.
+    fn prepare_next(&mut self) {
+        if self.raise.isolation == Isolation::Native && self.ready.is_none() {
+            self.ready = self.prepare(self.usual_identity()).ok();
+        }
     }
 
     /// Runs one command to its end.
@@ -95,35 +123,18 @@ impl Keeper {
         }
         let n_killed_before = self.n_killed_for_memory();
         let cpu_ms_before = sys::children_cpu_ms();
-        let (identity, sources) = self.identify(request)?;
+        let (identity, workspace) = self.identify(request)?;
         self.require(Degradable::OwnUser, identity.separate_user().is_some())?;
-        let (lifeline, hold) = pipe()?;
-        let (report_read, report) = pipe()?;
-        let forked = sys::fork_into(NAMESPACES).step("make namespaces")?;
-        let Some((pid, pidfd)) = forked else {
-            drop((hold, report_read));
-            init::main(Task {
-                plan: &self.plan,
-                filter: &self.filter,
-                request,
-                stdio: &stdio,
-                sources,
-                landlock_required: !self.raise.allow_degraded.contains(&Degradable::Landlock),
-                memory_bounded: self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory),
-                lifeline,
-                report,
-            })
-        };
-        drop((lifeline, report, sources, stdio));
-        let mapped = identity.map_into(pid).and_then(|()| Ok(rustix::io::write(&hold, &[1])?));
-        if mapped.is_err() {
-            let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        }
-        let is_orphaned = watch(&pidfd, socket);
-        // Returns when every process of the pid namespace is gone.
-        waitpid(Some(pid), WaitOptions::empty()).step("wait for pid 1")?;
-        mapped.step("map the user")?;
-        let outcome = read_outcome(&report_read);
+
+        let sandbox = self.sandbox_of(identity)?;
+        let mut fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
+        fds.extend(workspace.as_ref().map(AsFd::as_fd));
+        // A sandbox that failed while it was made does not listen any more; its report says why.
+        let _ = socket::deliver(&sandbox.channel, &frame(request)?, &fds);
+        drop((stdio, workspace));
+        let is_orphaned = watch(&sandbox.pidfd, socket);
+        let outcome = sandbox.bury()?;
+
         let landlock = outcome.as_ref().is_some_and(|outcome| outcome.landlock);
         let out_of_memory = self.n_killed_for_memory() > n_killed_before;
         let cpu_ms = sys::children_cpu_ms().saturating_sub(cpu_ms_before);
@@ -136,28 +147,73 @@ impl Keeper {
         Ok(Ran { reply, landlock, identity: Some(identity), is_orphaned })
     }
 
-    /// Who the command will be, and its views if they have to be taken from out here.
-    fn identify(&mut self, request: &Request) -> Result<(Identity, Option<Sources>), Failure> {
+    /// The sandbox that is ready, if it has this identity; else a new one.
+    fn sandbox_of(&mut self, identity: Identity) -> Result<Ready, Failure> {
+        match self.ready.take() {
+            Some(ready) if ready.identity == identity => Ok(ready),
+            other => {
+                if let Some(unfit) = other {
+                    unfit.dismiss();
+                }
+                self.prepare(identity)
+            }
+        }
+    }
+
+    /// Makes a sandbox that waits for its command.
+    fn prepare(&self, identity: Identity) -> Result<Ready, Failure> {
+        let sources = is_root().then(|| Sources::gather(&self.plan)).transpose()?;
+        let (channel, theirs) = socket_pair()?;
+        let (report_read, report) = pipe_with(PipeFlags::CLOEXEC).step("make a pipe")?;
+        let Some((pid, pidfd)) = sys::fork_into(NAMESPACES).step("make namespaces")? else {
+            drop((channel, report_read));
+            init::main(Task {
+                plan: &self.plan,
+                filter: &self.filter,
+                sources,
+                landlock_required: !self.raise.allow_degraded.contains(&Degradable::Landlock),
+                memory_bounded: self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory),
+                channel: theirs,
+                report,
+            })
+        };
+        let ready = Ready { identity, pid, pidfd, channel, report: report_read };
+        let mapped = identity.map_into(pid).and_then(|()| Ok(rustix::io::write(&ready.channel, &[1])?));
+        match mapped {
+            Ok(_) => Ok(ready),
+            Err(error) => {
+                ready.dismiss();
+                Err(error).step("map the user")
+            }
+        }
+    }
+
+    /// Who commands are unless their workspace does not allow it.
+    fn usual_identity(&self) -> Identity {
+        if is_root() {
+            return Identity::of_slot(self.raise.slot);
+        }
+        Identity::Shared(rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+    }
+
+    /// Who the command will be, and its workspace if the view has to be taken from out here.
+    fn identify(&mut self, request: &Request) -> Result<(Identity, Option<OwnedFd>), Failure> {
         let path = request.workspace.as_path();
         let owner = std::fs::metadata(path).step(&format!("look at {}", path.display()))?;
         let owner = (owner.uid(), owner.gid());
-        if !rustix::process::geteuid().is_root() {
-            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-            return Ok((Identity::Shared(uid.as_raw(), gid.as_raw()), None));
-        }
-        let identity = Identity::of_slot(self.raise.slot);
-        let translated = identity.separate_user().and_then(|outside| {
-            let id_map = self.translations.get(owner, outside).ok()?;
-            let workspace = Workspace { path, read_only: request.read_only, id_map: Some(id_map) };
-            Sources::gather(&self.plan, &workspace).ok()
-        });
-        if let Some(sources) = translated {
-            return Ok((identity, Some(sources)));
+        let identity = self.usual_identity();
+        let Some(outside) = identity.separate_user() else {
+            return Ok((identity, None));
+        };
+        let id_map = self.translations.get(owner, outside).ok();
+        if let Some(id_map) = id_map
+            && let Ok(view) = root::view_workspace(path, request.read_only, Some(id_map))
+        {
+            return Ok((identity, Some(view)));
         }
         // The workspace's file system cannot translate owners.
-        let workspace = Workspace { path, read_only: request.read_only, id_map: None };
-        let sources = Sources::gather(&self.plan, &workspace)?;
-        Ok((Identity::Shared(owner.0, owner.1), Some(sources)))
+        let view = root::view_workspace(path, request.read_only, None)?;
+        Ok((Identity::Shared(owner.0, owner.1), Some(view)))
     }
 
     /// Refuses to go on without a mechanism whose absence is not allowed. The host was examined when
@@ -184,8 +240,27 @@ pub(super) fn ended(status: Option<i32>, out_of_memory: bool, cpu_ms: u64) -> Re
     Reply::Ended { code, signal, out_of_memory, cpu_ms }
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), Failure> {
-    pipe_with(PipeFlags::CLOEXEC).step("make a pipe")
+impl Ready {
+    /// Waits until every process of the pid namespace is gone: what pid 1 told, if it could.
+    fn bury(self) -> Result<Option<Outcome>, Failure> {
+        waitpid(Some(self.pid), WaitOptions::empty()).step("wait for pid 1")?;
+        Ok(read_outcome(&self.report))
+    }
+
+    /// Ends a sandbox that is not needed.
+    fn dismiss(self) {
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = self.bury();
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn socket_pair() -> Result<(OwnedFd, OwnedFd), Failure> {
+    let flags = SocketFlags::CLOEXEC;
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).step("make a socket")
 }
 
 /// Waits until the process ends, and kills it when that is asked for. True if the launcher went.

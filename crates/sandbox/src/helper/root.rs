@@ -4,9 +4,9 @@
 //! in `/etc`, five devices, a private `/tmp`, its own `/proc`, and the workspace. Nothing else of
 //! the host exists in it, and the old root is unmounted before anything of the command runs.
 //!
-//! The views are taken first ([`Sources::gather`]) and put together later ([`build`]). A server
-//! that runs as root takes them before it enters the new user namespace, because the sandbox's
-//! user may not even reach the workspace's path on the host.
+//! What commands have in common is built ahead ([`Sources::gather`], [`build`]); a command's own
+//! places are added when it comes ([`complete`]). Under a server that runs as root the keeper takes
+//! the views, because the sandbox's user may not even reach the workspace's path on the host.
 
 use std::fs;
 use std::io;
@@ -81,9 +81,9 @@ const LINKS: &[(&str, &str)] = &[
 /// Parts of `/proc` through which the host could be changed if file permissions failed to hold.
 const PROC_READ_ONLY: &[&str] = &["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
 
-/// A directory that exists on every host; what is under it is not needed any more when the new
-/// root is mounted over it.
-const STAGE: &str = "/tmp";
+/// Where the new root is mounted until it takes the old one's place: a directory that exists on
+/// every host and under which no workspace lies, because it is hidden from then on.
+const STAGES: [&str; 2] = ["/sys", "/usr"];
 
 const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 const WRITABLE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -129,28 +129,21 @@ fn java_configuration() -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Views of the host, not mounted anywhere yet.
+/// Views of the host's system directories and devices, not mounted anywhere yet.
 pub(super) struct Sources {
     views: Vec<View>,
 }
 
-struct View {
+/// A view of one directory or file.
+pub(super) struct View {
     tree: OwnedFd,
     target: PathBuf,
     is_directory: bool,
 }
 
-/// The workspace of one command.
-pub(super) struct Workspace<'a> {
-    pub(super) path: &'a Path,
-    pub(super) read_only: bool,
-    /// Translates the owners of its files.
-    pub(super) id_map: Option<&'a OwnedFd>,
-}
-
 impl Sources {
-    /// Takes every view that the command will see.
-    pub(super) fn gather(plan: &Plan, workspace: &Workspace<'_>) -> Result<Self, Failure> {
+    /// Takes every view that commands have in common.
+    pub(super) fn gather(plan: &Plan) -> Result<Self, Failure> {
         let mut views = Vec::new();
         for path in &plan.directories {
             let change = MountChange { set: READ_ONLY, recursive: true, id_map: None };
@@ -160,15 +153,19 @@ impl Sources {
             let change = MountChange { set: DEVICE, ..MountChange::default() };
             views.push(View { is_directory: false, ..View::take(Path::new(path), Path::new(path), change)? });
         }
-        let read_only = if workspace.read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
-        let change = MountChange {
-            set: WRITABLE | read_only,
-            id_map: workspace.id_map,
-            recursive: workspace.id_map.is_none(),
-        };
-        views.push(View::take(workspace.path, Path::new(WORKSPACE), change)?);
         Ok(Self { views })
     }
+}
+
+/// Takes the view of a command's workspace. With a map it translates the owners of files.
+pub(super) fn view_workspace(
+    path: &Path,
+    read_only: bool,
+    id_map: Option<&OwnedFd>,
+) -> Result<OwnedFd, Failure> {
+    let read_only = if read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    let change = MountChange { set: WRITABLE | read_only, id_map, recursive: id_map.is_none() };
+    Ok(View::take(path, Path::new(WORKSPACE), change)?.tree)
 }
 
 impl View {
@@ -182,13 +179,13 @@ impl View {
     }
 }
 
-/// Builds the new root and leaves the old one. Afterwards only the new one exists.
-pub(super) fn build(plan: &Plan, sources: &Sources, tmp_bytes: u64) -> Result<(), Failure> {
+/// Builds what commands have in common of the new root. The old one still surrounds it.
+pub(super) fn build(plan: &Plan, sources: &Sources) -> Result<OwnedFd, Failure> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).step("part from the host's mounts")?;
     let root = memory("16m", "4096", "0755", MountAttrFlags::MOUNT_ATTR_NOSUID).step("mount the new root")?;
-    move_mount(&root, "", CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
-
+    let stage = STAGES.into_iter().find(|stage| Path::new(stage).is_dir()).unwrap_or("/usr");
+    move_mount(&root, "", CWD, stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
     for (target, link) in &plan.links {
         symlinkat(target, &root, relative(Path::new(link))).step("link the system directories")?;
     }
@@ -198,29 +195,31 @@ pub(super) fn build(plan: &Plan, sources: &Sources, tmp_bytes: u64) -> Result<()
         attach(&view.tree, &root, &view.target).step(&step())?;
     }
     fill(&root, plan).step("write /etc")?;
-    mount_private(&root, tmp_bytes)?;
-    // Only this mount itself; what is mounted on it keeps its own attributes.
-    let change = MountChange { set: READ_ONLY, ..MountChange::default() };
-    sys::change_mount(&root, change).step("make the new root read-only")?;
-    enter(&root).step("enter the new root")
+    let proc = process_files().step("mount /proc")?;
+    attach_directory(&proc, &root, "/proc").step("mount /proc")?;
+    for path in PROC_READ_ONLY {
+        protect(&root, Path::new(path)).step("protect /proc")?;
+    }
+    Ok(root)
 }
 
-fn mount_private(root: &OwnedFd, tmp_bytes: u64) -> Result<(), Failure> {
+/// Adds what is one command's own and leaves the old root. Afterwards only the new one exists.
+pub(super) fn complete(root: &OwnedFd, workspace: &OwnedFd, tmp_bytes: u64) -> Result<(), Failure> {
     // An inode costs the kernel about a kilobyte that no size limit counts.
     let n_inodes = (tmp_bytes / 4096).clamp(1024, 1 << 18);
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let tmp = memory(&tmp_bytes.to_string(), &n_inodes.to_string(), "1777", flags).step("mount /tmp")?;
-    make_directory(root, Path::new("/tmp"))
-        .and_then(|()| attach(&tmp, root, Path::new("/tmp")))
-        .step("mount /tmp")?;
-    let proc = process_files().step("mount /proc")?;
-    make_directory(root, Path::new("/proc"))
-        .and_then(|()| attach(&proc, root, Path::new("/proc")))
-        .step("mount /proc")?;
-    for path in PROC_READ_ONLY {
-        protect(root, Path::new(path)).step("protect /proc")?;
-    }
-    Ok(())
+    attach_directory(&tmp, root, "/tmp").step("mount /tmp")?;
+    attach_directory(workspace, root, WORKSPACE).step("mount the workspace")?;
+    // Only this mount itself; what is mounted on it keeps its own attributes.
+    let change = MountChange { set: READ_ONLY, ..MountChange::default() };
+    sys::change_mount(root, change).step("make the new root read-only")?;
+    enter(root).step("enter the new root")
+}
+
+fn attach_directory(tree: &OwnedFd, root: &OwnedFd, path: &str) -> io::Result<()> {
+    make_directory(root, Path::new(path))?;
+    attach(tree, root, Path::new(path))
 }
 
 /// Mounts a path of the new root over itself, read-only. Absent paths need no protection.

@@ -1,17 +1,20 @@
 //! Frames and descriptors on a blocking socket.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use serde::de::DeserializeOwned;
 
 use crate::wire::{FRAME_MAX, Failure, KILL, Step};
 
-/// Descriptors that one frame may carry.
-const FDS_MAX: usize = 3;
+/// Descriptors that one frame may carry: a command's pipes and its workspace.
+const FDS_MAX: usize = 4;
 
 /// Waits for a frame; `None` when the other side closed.
 pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<Option<(T, Vec<OwnedFd>)>, Failure> {
@@ -67,14 +70,22 @@ pub(super) fn receive_kill(socket: impl AsFd) -> bool {
     !fill(&socket, &mut frame, &mut Vec::new()).unwrap_or(false)
 }
 
-/// Sends a frame.
-pub(super) fn reply(socket: impl AsFd, frame: &[u8]) -> Result<(), Failure> {
-    let mut rest = frame;
-    while !rest.is_empty() {
-        match send(&socket, rest, SendFlags::NOSIGNAL) {
-            Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+/// Sends a frame; descriptors go with its first byte.
+pub(super) fn deliver(socket: impl AsFd, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let mut n_sent = 0;
+    while let Some(rest) = frame.get(n_sent..).filter(|rest| !rest.is_empty()) {
+        match sendmsg(&socket, &[IoSlice::new(rest)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(n) => {
+                n_sent += n;
+                control.clear();
+            }
             Err(Errno::INTR) => {}
-            Err(error) => return Err(error).step("reply to the launcher"),
+            Err(error) => return Err(error).step("send a frame"),
         }
     }
     Ok(())
