@@ -13,7 +13,7 @@ use super::{Args, Outcome};
 use crate::beneath::{Refusal, Root};
 use crate::blocking::Cancel;
 
-pub(crate) use change::{Change, hash_now, plan};
+pub(crate) use change::{Change, apply, hash_now, plan};
 pub(crate) use list::{join, walk};
 
 /// Files larger than this are neither shown nor edited.
@@ -37,7 +37,7 @@ pub(crate) fn call(root: &Root, name: &str, args: &Args<'_>, cancel: &Cancel) ->
         "glob" => list::glob(root, args, cancel),
         "write_file" | "edit_file" | "apply_patch" => {
             let changes = plan(root, name, args)?;
-            change::apply(root, &changes, cancel)?;
+            apply(root, &changes, cancel)?;
             let files: Vec<&str> = changes.iter().map(|change| change.path.as_str()).collect();
             Ok(Outcome::ok(change::summary(&changes), json!({ "files": files })))
         }

@@ -1,0 +1,156 @@
+//! Foreign tool servers that do not answer, die, and come back.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evenkeel_core::agent::{Agent, RunLimits};
+use evenkeel_core::journal::EffectClass;
+use evenkeel_core::port::tools::Tools;
+use serde_json::json;
+
+use super::support::{Bench, show};
+use crate::{McpHints, McpServerConfig, ToolsConfig};
+
+/// An MCP server in shell: `echo` answers with what it got, `stall` never answers, `die` ends the
+/// process, `big` answers with ten megabytes. Each start adds a line to the file `$STARTS`.
+const SERVER: &str = r#"
+echo start >> "$STARTS"
+answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
+while IFS= read -r line; do
+  id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  case "$line" in
+    *'"method":"initialize"'*) answer '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}' ;;
+    *'"method":"tools/list"'*) answer '{"tools":[
+      {"name":"echo","description":"d","inputSchema":{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]},"annotations":{"readOnlyHint":true}},
+      {"name":"stall","inputSchema":{"type":"object"}},
+      {"name":"die","inputSchema":{"type":"object"},"annotations":{"idempotentHint":true}},
+      {"name":"big","inputSchema":{"type":"object"}},
+      {"name":"hidden","inputSchema":{"type":"object"}}]}' | tr -d '\n'; echo ;;
+    *'"name":"echo"'*) effect=$(printf %s "$line" | sed -n 's/.*"evenkeel\/effect":"\([0-9a-f]*\)".*/\1/p')
+      answer '{"content":[{"type":"text","text":"effect '"$effect"'"}]}' ;;
+    *'"name":"die"'*) exit 1 ;;
+    *'"name":"big"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"' "$id"
+      head -c 10000000 /dev/zero | tr '\0' a; printf '"}]}}\n' ;;
+    *'notifications/cancelled'*) echo cancelled >> "$STARTS" ;;
+  esac
+done
+"#;
+
+async fn bench(hints: McpHints) -> (Bench, PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let starts = directory.path().join("starts");
+    let server = McpServerConfig {
+        command: "/bin/sh".to_owned(),
+        args: vec!["-c".to_owned(), SERVER.to_owned()],
+        env: [("STARTS".to_owned(), starts.display().to_string())].into(),
+        tools: Some(["echo", "stall", "die", "big"].map(str::to_owned).to_vec()),
+        hints,
+        start_ms_max: 10_000,
+    };
+    let mut config = ToolsConfig::default();
+    config.mcp.servers.insert("test".to_owned(), server);
+    (Bench::with(config).await, starts, directory)
+}
+
+fn n_starts(starts: &PathBuf) -> usize {
+    std::fs::read_to_string(starts).unwrap_or_default().matches("start").count()
+}
+
+#[tokio::test]
+async fn tools_of_a_server_are_offered_and_called() {
+    let (bench, starts, _directory) = bench(McpHints::Trusted).await;
+    let agent = Agent {
+        name: "a".to_owned(),
+        description: String::new(),
+        system_prompt: String::new(),
+        route: "default".to_owned(),
+        tools: vec!["finish".to_owned(), "mcp:*".to_owned()],
+        workspace: true,
+        limits: RunLimits::default(),
+    };
+    let offered = bench.toolbox.offered(&agent).await.unwrap();
+    let names: Vec<&str> = offered.iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["finish", "test__big", "test__die", "test__echo", "test__stall"]);
+    let echoed = bench.call("test__echo", json!({"x": "hello"})).await;
+    assert_eq!(
+        (echoed.0.class, echoed.0.policies.as_slice()),
+        (EffectClass::Pure, ["default/configured-servers".to_owned()].as_slice())
+    );
+    assert_eq!(show(&echoed), format!("effect {}", echoed.0.request.effect));
+    assert!(show(&bench.call("test__echo", json!({})).await).contains("x is missing"));
+    assert!(show(&bench.call("test__hidden", json!({})).await).contains("There is no tool"));
+    assert_eq!(n_starts(&starts), 1);
+}
+
+#[tokio::test]
+async fn hints_are_believed_as_far_as_configured() {
+    let mut table = Vec::new();
+    for hints in [McpHints::Untrusted, McpHints::Trusted, McpHints::Ignored] {
+        let (bench, _starts, _directory) = bench(hints).await;
+        let mut classes = Vec::new();
+        for tool in ["test__echo", "test__die", "test__stall"] {
+            classes.push(bench.prepare(tool, json!({"x": ""})).await.class);
+        }
+        table.push(classes);
+    }
+    use EffectClass::{Idempotent, Pure, Unsafe};
+    assert_eq!(table, [[Unsafe, Idempotent, Unsafe], [Pure, Idempotent, Unsafe], [Unsafe, Unsafe, Unsafe]]);
+}
+
+/// P01: a call that is never answered ends at its limit, and hurts no other.
+#[tokio::test]
+async fn a_server_that_never_answers_hurts_one_call() {
+    let (bench, starts, _directory) = bench(McpHints::Untrusted).await;
+    let prepared = bench.prepare_for("test__stall", json!({}), Duration::from_millis(300)).await;
+    let output = bench.toolbox.execute(prepared).await;
+    assert!(
+        output.is_error && output.text.starts_with("test__stall did not answer within 0.3 s"),
+        "{}",
+        output.text
+    );
+    assert!(show(&bench.call("test__echo", json!({"x": ""})).await).starts_with("effect "));
+    // The server is told, and goes on.
+    let seen = std::fs::read_to_string(&starts).unwrap();
+    assert_eq!((n_starts(&starts), seen.contains("cancelled")), (1, true));
+}
+
+/// P02: a server that went away between calls is started again for the next one.
+#[tokio::test]
+async fn a_server_that_died_is_started_again() {
+    let (bench, starts, _directory) = bench(McpHints::Trusted).await;
+    assert!(show(&bench.call("test__echo", json!({"x": ""})).await).starts_with("effect "));
+    // It dies at each call; the idempotent call is made once more, and then given up.
+    let died = show(&bench.call("test__die", json!({})).await);
+    assert!(died.starts_with("error: The tool server test went away"), "{died}");
+    assert_eq!(n_starts(&starts), 2);
+    assert!(show(&bench.call("test__echo", json!({"x": ""})).await).starts_with("effect "));
+    assert_eq!(n_starts(&starts), 3);
+}
+
+/// A call whose answer was lost is not made again if that could do harm.
+#[tokio::test]
+async fn an_unsafe_call_is_never_repeated() {
+    let (bench, starts, _directory) = bench(McpHints::Ignored).await;
+    let died = show(&bench.call("test__die", json!({})).await);
+    assert!(died.starts_with("error: The tool server test went away"), "{died}");
+    assert_eq!(n_starts(&starts), 1);
+}
+
+#[tokio::test]
+async fn a_huge_answer_is_cut() {
+    let (bench, _starts, _directory) = bench(McpHints::Untrusted).await;
+    let output = bench.call("test__big", json!({})).await.1.unwrap();
+    assert!(output.text.ends_with("[cut: the answer had 10000000 bytes]"));
+    assert!(output.text.len() < (8 << 20) + 100);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_start_offers_nothing() {
+    let mut config = ToolsConfig::default();
+    let server: McpServerConfig = serde_json::from_value(json!({"command": "/does/not/exist"})).unwrap();
+    config.mcp.servers.insert("gone".to_owned(), server);
+    let bench = Bench::with(config).await;
+    let mut coder = crate::agents::builtin().remove(0);
+    coder.tools = vec!["finish".to_owned(), "mcp:*".to_owned()];
+    assert_eq!(bench.toolbox.offered(&coder).await.unwrap().len(), 1);
+}
