@@ -13,6 +13,7 @@ mod effects;
 mod fences;
 mod keys;
 mod queues;
+pub mod samples;
 mod stage;
 mod steps;
 mod storage;

@@ -7,7 +7,8 @@ use evenkeel_core::port::store::{Admit, Cancelled, Expire, TurnCommitted, Writte
 use evenkeel_core::run::{RunSpec, RunState};
 
 use super::Stage;
-use super::stage::{good, note};
+use super::samples::note;
+use super::stage::good;
 
 super::cases! {
     a_queued_run_is_cancelled_at_once,
@@ -77,7 +78,7 @@ async fn a_running_run_is_stopped_by_its_owner(stage: Stage) {
         fence: claim.fence.clone(),
         version: claim.version,
         events: Vec::new(),
-        outcome: super::stage::ended(RunState::Cancelled),
+        outcome: super::samples::ended(RunState::Cancelled),
         take_next: false,
     };
     good(stage.store.commit_turn(turn).await);

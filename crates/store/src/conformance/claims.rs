@@ -7,7 +7,8 @@ use evenkeel_core::port::store::{Admit, Claim, Heartbeat, Park, Steal, TurnCommi
 use evenkeel_core::run::{Class, RunSpec, RunState, WaitReason};
 
 use super::Stage;
-use super::stage::{LEASE_TTL_MS, good, note};
+use super::samples::note;
+use super::stage::{LEASE_TTL_MS, good};
 
 super::cases! {
     a_parked_run_is_woken_where_it_stopped,

@@ -4,7 +4,8 @@ use evenkeel_core::port::store::{CommitTurn, Park, RunRef, Written};
 use evenkeel_core::run::{RunState, WaitReason};
 
 use super::Stage;
-use super::stage::{ended, good, intend, note, settle};
+use super::samples::{ended, intend, note, settle};
+use super::stage::good;
 
 super::cases! {
     effects_are_read_in_order,

@@ -4,7 +4,8 @@ use evenkeel_core::port::store::{Claim, Fence, Steal, TurnCommitted, Written};
 use evenkeel_core::run::RunState;
 
 use super::Stage;
-use super::stage::{good, note};
+use super::samples::note;
+use super::stage::good;
 
 super::cases! {
     a_stolen_run_is_not_written_by_its_old_owner,

@@ -4,7 +4,8 @@ use evenkeel_core::port::store::{Admit, Admitted};
 use evenkeel_core::run::RunSpec;
 
 use super::Stage;
-use super::stage::{good, key, message};
+use super::samples::{key, message};
+use super::stage::good;
 
 super::cases! {
     the_same_key_is_the_same_run,

@@ -101,7 +101,7 @@ async fn a_full_thread_takes_no_more(stage: Stage) {
 async fn a_known_request_is_answered_though_the_thread_is_full(stage: Stage) {
     let (thread, me) = (stage.new_thread(), stage.replica().await);
     stage.begin(thread, "one", me).await;
-    let request = Admit { n_waiting_max: 1, key: super::stage::key("k"), ..stage.ask(thread, "two") };
+    let request = Admit { n_waiting_max: 1, key: super::samples::key("k"), ..stage.ask(thread, "two") };
     let (run, _) = stage.accept(request.clone()).await;
     let again = Admit { run: stage.new_run(), ..request };
     assert_eq!(good(stage.store.admit(again).await), Admitted::Replayed(Box::new(run)));

@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_core::agent::RunLimits;
-use evenkeel_core::id::{CallId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
-use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent};
-use evenkeel_core::message::{Message, Role, Usage};
+use evenkeel_core::id::{ReplicaId, RunId, TenantId, ThreadId};
+use evenkeel_core::journal::{Event, EventBody, NewEvent};
 use evenkeel_core::port::store::{
     Admit, Admitted, Beat, Cancel, Cancelled, Claim, ClaimReady, CommitStep, CommitTurn, Fence, Heartbeat,
-    Park, ReadEvents, Release, RunRef, Store, StoreClient, ThreadRef, TurnCommitted, Wake, Written,
+    ListRuns, Park, ReadEvents, Release, RunRef, Store, StoreClient, ThreadRef, TurnCommitted, Wake, Written,
 };
-use evenkeel_core::run::{Attempt, BusyPolicy, Class, Outcome, Run, RunSpec, RunState, WaitReason};
+use evenkeel_core::run::{Run, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Mono, Wall};
 use evenkeel_env::{Clock, Env};
-use serde_json::{Value, json};
+
+use super::samples::{self, ended, note};
 
 /// A clock that stands still until it is told to move.
 pub struct ManualClock {
@@ -111,17 +110,9 @@ impl Stage {
         }
     }
 
-    pub(super) fn spec(&self, message: &str, text: &str) -> RunSpec {
-        RunSpec {
-            assistant: "chat".to_owned(),
-            messages: vec![Message::text(message, Role::User, text)],
-            repository: None,
-            limits: RunLimits::default(),
-            class: Class::Interactive,
-            busy_policy: BusyPolicy::Enqueue,
-            deadline: self.env.wall().after(Duration::from_secs(60)),
-            request: json!({ "input": text }),
-        }
+    fn spec(&self, message: &str, text: &str) -> RunSpec {
+        let deadline = self.env.wall().after(Duration::from_secs(60));
+        RunSpec { deadline, ..samples::spec(message, text) }
     }
 
     /// Admits a turn that must be accepted.
@@ -234,7 +225,7 @@ impl Stage {
         let events = self.events(thread).await;
         let seqs: Vec<u64> = events.iter().map(|event| event.seq).collect();
         assert_eq!(seqs, (1..=stored.seq_last).collect::<Vec<u64>>(), "the sequence is dense");
-        let list = evenkeel_core::port::store::ListRuns {
+        let list = ListRuns {
             tenant: Some(self.tenant.clone()),
             thread: Some(thread),
             states: Vec::new(),
@@ -285,81 +276,4 @@ fn words(event: &Event) -> String {
         EventBody::EffectSettled(result) => format!("settled {}", result.text),
         other => format!("{other:?}"),
     }
-}
-
-/// An outcome of this state.
-pub(super) fn ended(state: RunState) -> Outcome {
-    Outcome { state, error: None, text: "done".to_owned(), diff: None }
-}
-
-/// An event that only says something.
-pub(super) fn note(text: &str) -> NewEvent {
-    NewEvent { step: 1, body: EventBody::Noted { kind: "note".to_owned(), text: text.to_owned() } }
-}
-
-/// The end of a step.
-pub(super) fn checkpoint(step: u32) -> NewEvent {
-    NewEvent { step, body: EventBody::Checkpoint { snapshot: None } }
-}
-
-/// The model's reply, which cost these tokens.
-pub(super) fn reply(step: u32, text: &str, usage: Usage) -> NewEvent {
-    let message = Message::text(format!("reply-{step}"), Role::Assistant, text);
-    let body =
-        EventBody::AssistantMessage { message, attempts: vec![attempt(usage)], finish: "stop".to_owned() };
-    NewEvent { step, body }
-}
-
-/// One try at a model call.
-pub(super) fn attempt(usage: Usage) -> Attempt {
-    Attempt {
-        attempt: 1,
-        deployment: "primary".to_owned(),
-        provider: "fake".to_owned(),
-        model: "echo".to_owned(),
-        started_at: Wall(WALL_START),
-        first_content_ms: Some(10),
-        ms: 20,
-        outcome: "ok".to_owned(),
-        cause: None,
-        usage,
-    }
-}
-
-/// The intent of an effect.
-pub(super) fn intend(effect: &str) -> NewEvent {
-    let body = EventBody::EffectIntended(EffectIntent {
-        effect: EffectId::from(effect),
-        call_id: CallId::from("call_1"),
-        tool: effect.to_owned(),
-        args_hash: String::new(),
-        class: EffectClass::Unsafe,
-        guards: Vec::new(),
-        snapshot: None,
-        policies: Vec::new(),
-    });
-    NewEvent { step: 1, body }
-}
-
-/// The result of an effect.
-pub(super) fn settle(effect: &str) -> NewEvent {
-    let body = EventBody::EffectSettled(EffectResult {
-        effect: EffectId::from(effect),
-        call_id: CallId::from("call_1"),
-        text: effect.to_owned(),
-        is_error: false,
-        blob: None,
-        ms: 1,
-        settled: "ran".to_owned(),
-        facts: Value::Null,
-    });
-    NewEvent { step: 1, body }
-}
-
-pub(super) fn key(text: &str) -> Option<IdempotencyKey> {
-    Some(IdempotencyKey::from(text))
-}
-
-pub(super) fn message(id: &str, text: &str) -> Message {
-    Message::text(MessageId::from(id), Role::User, text)
 }

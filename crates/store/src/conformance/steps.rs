@@ -6,7 +6,8 @@ use evenkeel_core::port::store::{ReadEvents, Written};
 use evenkeel_core::run::RunState;
 
 use super::Stage;
-use super::stage::{attempt, checkpoint, good, note, reply};
+use super::samples::{attempt, checkpoint, note, reply};
+use super::stage::good;
 
 super::cases! {
     a_step_tells_the_newest_sequence_number,

@@ -7,7 +7,8 @@ use evenkeel_core::port::store::{
 };
 
 use super::Stage;
-use super::stage::{good, intend, note};
+use super::samples::{intend, note};
+use super::stage::good;
 
 super::cases! {
     reads_find_nothing_of_another_tenant,

@@ -6,7 +6,8 @@ use evenkeel_core::run::RunState;
 use serde_json::json;
 
 use super::Stage;
-use super::stage::{ended, good, note};
+use super::samples::{ended, note};
+use super::stage::good;
 
 super::cases! {
     a_thread_is_made_once,

@@ -1,6 +1,9 @@
 //! The engines at their edge: the conformance suite, equality of the engines, durability, damage.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests too")]
+
 mod damage;
+mod differential;
 mod durability;
 mod engines;
 
