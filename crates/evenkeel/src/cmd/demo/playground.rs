@@ -1,0 +1,72 @@
+//! A server with a fake provider beside it and a small repository to work on, for trying things out.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use evenkeel_env::Env;
+use evenkeel_lab::provider::{self, FakeConfig, WireKind};
+use evenkeel_lab::task::{Script, Shape, Solver};
+use evenkeel_server::{Config, Overrides};
+
+use crate::cmd::Done;
+use crate::cmd::serve::Stop;
+use crate::output;
+
+/// Starts both and waits for a signal.
+pub(super) async fn run(env: Env, listen: SocketAddr, data_dir: PathBuf) -> Done {
+    output::log("info")?;
+    let mut stop = Stop::listen()?;
+    let repository = data_dir.join("playground");
+    let (scripts, _) = evenkeel_lab::task::available();
+    let script = scripts.first().copied().context("no task of the lab can run on this machine")?;
+    write(script, &repository)?;
+    let repository = repository.canonicalize().context("find the repository")?;
+    let fake = provider::start(&env, FakeConfig::new("fake", Arc::new(Solver))).await?;
+    let overrides = Overrides::of_process()
+        .with("server.listen", listen.to_string())
+        .with("server.data_dir", data_dir.display().to_string());
+    let mut config = Config::parse("the playground", &text(&fake.base_url(WireKind::Openai)), &overrides)?;
+    config.workspaces.sources.push(repository.clone());
+    let running = evenkeel_server::start(env.clone(), config).await?;
+    let address = format!("http://{}", running.address());
+    eprintln!("{}", greeting(&address, &repository, script));
+    stop.wait().await;
+    running.shutdown().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A new copy of the task's repository, so that each start begins with its failing test.
+fn write(script: &Script, folder: &Path) -> anyhow::Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    for (name, text) in &script.files {
+        let path = folder.join(name);
+        let parent = path.parent().unwrap_or(folder);
+        std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn text(base_url: &str) -> String {
+    format!(
+        "[providers.fake]\nkind = \"openai\"\nbase_url = \"{base_url}\"\n\
+         [deployments.fake]\nprovider = \"fake\"\nmodel = \"fake-large\"\ncontext_tokens = 32000\n\
+         [routes.default]\ntiers = [[\"fake\"]]\n"
+    )
+}
+
+fn greeting(address: &str, repository: &Path, script: &Script) -> String {
+    let task = Solver::ask(script, Shape::Short, 1).replace('\n', " ").replace('\'', "");
+    format!(
+        "evenkeel listens on {address}, with a fake model behind it. Try:\n\n  \
+         evenkeel run '{task}' --repo {} --server {address}\n  \
+         evenkeel runs list --server {address}\n  evenkeel router --server {address}\n\n\
+         The fake model plays back tasks of the lab and answers anything else with an echo.",
+        repository.display()
+    )
+}

@@ -1,0 +1,210 @@
+//! `evenkeel lab list|run|sweep|check`: proof, on this machine and this configuration.
+//!
+//! Scripts depend on these commands, their options, exit codes and JSON: 0 every goal held, 1 a goal
+//! was missed or a property violated, 2 bad usage or set-up.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use evenkeel_env::Env;
+use evenkeel_lab::scenario::Protect;
+use evenkeel_lab::{Mode, RunOptions, check};
+
+use crate::cmd::Done;
+use crate::output::{self, Paint, Style};
+
+/// Arguments of `lab`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  evenkeel lab list
+  evenkeel lab run system1-as-given --html report.html
+  evenkeel lab run system1-as-given --protect none        the same without protection: it must fail
+  evenkeel lab run my-scenario.toml --seed 7 --json -
+  evenkeel lab check history.jsonl
+
+Exit code 0 if every goal held, 1 if a goal was missed or a property violated, 2 if it could not be set
+up. The guide, docs/guide/lab.md, has the format of scenarios and of the result.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// The scenarios that ship
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run one scenario and say whether its goals held
+    Run(Box<RunArgs>),
+    /// Run scenarios in virtual time over many seeds
+    Sweep {
+        /// Scenarios; all without names
+        names: Vec<String>,
+        /// How many seeds
+        #[arg(long)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// How deep the simulation goes
+        #[arg(long, value_enum)]
+        depth: Option<Depth>,
+        /// Write the result to this file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// Check a recorded history on its own
+    Check {
+        /// The file that `lab run --history` wrote
+        history: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    /// A scenario's name, or a file
+    #[arg(value_name = "NAME|FILE")]
+    scenario: String,
+    /// In virtual time, on one thread, from the seed alone
+    #[arg(long = "virtual")]
+    virtual_time: bool,
+    /// How deep the simulation goes
+    #[arg(long, value_enum, requires = "virtual_time")]
+    depth: Option<Depth>,
+    /// Another seed than the file's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The store: sqlite, postgres, or a URL
+    #[arg(long, value_name = "sqlite|postgres|URL")]
+    store: Option<String>,
+    /// Replicas of the platform
+    #[arg(long, value_name = "N")]
+    replicas: Option<usize>,
+    /// With or without protection, whatever the file says
+    #[arg(long, value_enum)]
+    protect: Option<Protection>,
+    /// Also run it without protection, and show both side by side in the HTML report
+    #[arg(long)]
+    compare: bool,
+    /// Write the result to this file; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report with charts to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the history, for `lab check`
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Keep data, logs and repositories in this folder
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+/// How deep a simulation goes.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Depth {
+    /// Handlers are called after a modelled hop.
+    Direct,
+    /// Real HTTP over an in-memory network.
+    Http,
+}
+
+/// Whether the platform protects what runs.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Protection {
+    /// As it is.
+    Full,
+    /// As a plain platform would be.
+    None,
+}
+
+/// Carries out the action. Whatever prevents a run is set-up, exit code 2.
+pub(crate) async fn run(env: &Env, args: Args) -> Done {
+    let done = match args.action {
+        Action::List { json } => list(json),
+        Action::Run(run) => scenario(env, *run).await,
+        Action::Sweep { .. } => Err(anyhow::anyhow!(
+            "Sweeps in virtual time are not offered yet. Run scenarios live: evenkeel lab run NAME."
+        )),
+        Action::Check { history, json } => examine(&history, json),
+    };
+    done.or_else(|error| {
+        output::failure(&error);
+        Ok(ExitCode::from(2))
+    })
+}
+
+fn list(json: bool) -> Done {
+    let scenarios = evenkeel_lab::list();
+    if json {
+        output::json(&serde_json::to_value(&scenarios)?)?;
+    } else {
+        let rows: Vec<Vec<String>> =
+            scenarios.into_iter().map(|listed| vec![listed.name, listed.about]).collect();
+        output::line(format_args!("{}", output::table(Style::stdout(), &["SCENARIO", "SHOWS"], &rows)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn scenario(env: &Env, args: RunArgs) -> Done {
+    let options = RunOptions {
+        scenario: args.scenario,
+        mode: if args.virtual_time { Mode::Virtual } else { Mode::Live },
+        seed: args.seed,
+        store: args.store,
+        replicas: args.replicas,
+        protect: args.protect.map(|protection| match protection {
+            Protection::Full => Protect::Full,
+            Protection::None => Protect::None,
+        }),
+        compare: args.compare,
+        json: args.json,
+        html: args.html,
+        history: args.history,
+        keep: args.keep,
+        ..RunOptions::default()
+    };
+    let report = evenkeel_lab::run::run(env, options).await?;
+    Ok(verdict(report.pass))
+}
+
+fn examine(history: &std::path::Path, json: bool) -> Done {
+    let checked = check::file(history)?;
+    if json {
+        output::json(&serde_json::to_value(&checked)?)?;
+        return Ok(verdict(checked.pass));
+    }
+    let style = Style::stdout();
+    for violation in &checked.violations {
+        output::line(format_args!(
+            "{} {}",
+            style.paint(Paint::Red, "violated:"),
+            output::safe(&serde_json::to_string(violation)?)
+        ))?;
+    }
+    let counts = &checked.counts;
+    output::line(format_args!(
+        "{} tasks, {} completed, {} lost, {} doubled: {}",
+        counts.submitted,
+        counts.completed,
+        counts.lost,
+        counts.doubled,
+        if checked.pass {
+            style.paint(Paint::Green, "every property holds")
+        } else {
+            style.paint(Paint::Red, "not every property holds")
+        }
+    ))?;
+    Ok(verdict(checked.pass))
+}
+
+fn verdict(pass: bool) -> ExitCode {
+    if pass { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,130 @@
+//! `evenkeel serve`: the whole platform in one process, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use evenkeel_core::{Code, Error, Origin};
+use evenkeel_env::Env;
+use evenkeel_server::config::AuthMode;
+use evenkeel_server::{Config, Running};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cmd::Done;
+use crate::cmd::configure::Choice;
+use crate::output;
+
+/// Arguments of `serve`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  evenkeel serve                              loopback, open, SQLite under ./evenkeel-data
+  evenkeel serve --config prod.toml
+  evenkeel keys create ci && EVENKEEL_AUTH__MODE=keys evenkeel serve --listen 0.0.0.0:7070
+
+SIGTERM or ctrl-c drains: nothing new is admitted, runs are handed back at their next step boundary and
+go on after the restart. A second signal ends the process at once; runs then resume from their last
+checkpoint all the same.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    choice: Choice,
+    /// The address to listen on (`server.listen`); port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Print {"listening":"http://..."} on stdout when ready, for scripts
+    #[arg(long)]
+    ready_json: bool,
+}
+
+impl Args {
+    fn load(&self) -> Result<Config, Error> {
+        let listen = self.listen.map(|address| ("server.listen", address.to_string()));
+        self.choice.load(listen.as_slice())
+    }
+
+    /// Worker threads that the configuration asks for. An impossible configuration is reported when
+    /// it is loaded to be served.
+    pub(crate) fn workers(&self) -> Option<usize> {
+        self.load().ok()?.server.workers
+    }
+}
+
+/// Serves until a signal.
+pub(crate) async fn run(env: Env, args: Args) -> Done {
+    let config = args.load()?;
+    output::log(&config.telemetry.log)?;
+    // Installed before anything runs, so that a signal during the start is not missed.
+    let mut stop = Stop::listen()?;
+    let greeting = greeting(&config);
+    let running = evenkeel_server::start(env, config).await?;
+    let address = format!("http://{}", running.address());
+    if args.ready_json {
+        output::line(format_args!("{}", json!({ "listening": address, "pid": std::process::id() })))?;
+    }
+    eprintln!("evenkeel listens on {address}\n{greeting}");
+    tokio::select! {
+        biased;
+        () = stop.wait() => {}
+        () = running.wait() => return Err(Error::internal("The listener ended.").into()),
+    }
+    eprintln!("draining; a second signal ends it at once");
+    end(running, &mut stop).await
+}
+
+async fn end(running: Running, stop: &mut Stop) -> Done {
+    tokio::select! {
+        biased;
+        () = stop.wait() => {
+            eprintln!("ended at once; runs resume from their last checkpoint");
+            Ok(ExitCode::FAILURE)
+        }
+        () = running.shutdown() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Who may call, in words.
+fn greeting(config: &Config) -> String {
+    let dir = config.server.data_dir.display();
+    match config.auth.mode {
+        AuthMode::Open => format!(
+            "open: everybody on this machine may call, and nobody else can reach it (data in {dir})\n\
+             for API keys: stop it, `evenkeel keys create NAME --data-dir {dir}`, set auth.mode = \"keys\""
+        ),
+        AuthMode::Keys => format!(
+            "callers need an API key (data in {dir})\n\
+             a key is made while the server is stopped: `evenkeel keys create NAME --data-dir {dir}`"
+        ),
+    }
+}
+
+/// The signals that ask a process to stop.
+pub(crate) struct Stop {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    /// From now on SIGTERM and SIGINT no longer end the process.
+    pub(crate) fn listen() -> Result<Self, Error> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Error::new(
+                    Code::Internal,
+                    Origin::Ours,
+                    format!("Cannot listen for signals: {error}."),
+                    "Report it.",
+                )
+            })
+        };
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next of them. May be dropped and called again.
+    pub(crate) async fn wait(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
