@@ -6,9 +6,9 @@
 //!
 //! ```text
 //! server ── Launcher ──socket── nursery            one process; only forks keepers
-//!              │                   └─ keeper       one per command at a time, reused
-//!              └────────socket─────────┤              in its own cgroup, watches the socket
-//!                                      └─ init     pid 1 of the command's namespaces
+//!              │                   └─ keeper       one per command at a time, reused; in its own
+//!              └────────socket─────────┤             cgroup; watches the socket
+//!                                      └─ init     pid 1 of a sandbox, made before its command
 //!                                           └─ the command
 //! ```
 //!
@@ -24,7 +24,7 @@
 //!   workspace.
 //!
 //! This is the only crate with `unsafe`, all of it in `helper::sys`: system calls for which no
-//! safe wrapper exists. [`doctor::examine`] says what of this a host enforces.
+//! safe wrapper exists (and in the program that attacks the sandbox for the tests). [`doctor::examine`] says what of this a host enforces.
 //!
 //! # Tests of other crates
 //! A test binary is not the helper. Build `cargo build -p evenkeel-sandbox` and pass the path of
