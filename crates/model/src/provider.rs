@@ -69,8 +69,7 @@ pub fn request(prompt: Prompt<'_>, target: &Target, bound: Bound) -> Request<Byt
     headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(http::header::ACCEPT, HeaderValue::from_static("text/event-stream"));
     if target.kind == ProviderKind::Anthropic {
-        headers
-            .insert(HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
+        headers.insert(HeaderName::from_static("anthropic-version"), HeaderValue::from_static("2023-06-01"));
     }
     if let Some((name, value)) = target.key.as_ref().and_then(|key| key_header(target.kind, key)) {
         headers.insert(name, value);

@@ -55,7 +55,7 @@ pub struct Settings {
 /// | call | effect |
 /// |---|---|
 /// | [`limit`](Self::limit) | grows what is due and tells the limit |
-/// | [`restart`](Self::restart) | begins a ramp and bounds the rate |
+/// | [`restart`](Self::restart), [`bound_rate`](Self::bound_rate) | begins a ramp and bounds the rate, or only bounds it |
 /// | [`rejected`](Self::rejected) | shrinks and holds |
 /// | [`failed`](Self::failed) | counts; true when the deployment is not back |
 /// | [`ready_at`](Self::ready_at), [`take`](Self::take), [`give_back`](Self::give_back) | the bounded rate |
@@ -119,12 +119,19 @@ impl Ramp {
         self.grown_at = now;
         self.held_until = now;
         self.failures.clear();
+        self.bound_rate(now, now, good_until);
+        self.assert_invariants();
+    }
+
+    /// Bounds the rate of new calls from the instant `from` on, without touching the limit: what
+    /// follows a pause that the provider asked for.
+    pub fn bound_rate(&mut self, now: Mono, from: Mono, good_until: Mono) {
         // A restart during a ramp remembers the good time before the first one.
         let earlier = self.pace.as_ref().map_or(0.0, |pace| pace.before);
         let before = self.good.rate(good_until, 10).max(earlier);
         let rate = (before * self.settings.rate_factor).max(self.settings.rate_min);
-        self.pace = Some(Pace { since: now, before, bucket: pace_bucket(rate, now) });
-        self.assert_invariants();
+        let since = from.max(now);
+        self.pace = Some(Pace { since, before, bucket: pace_bucket(rate, since) });
     }
 
     /// The deployment pushed back: less for now, and no growth for a while.

@@ -101,7 +101,13 @@ static RULES: &[Rule] = &[
     rule(
         &[400],
         &[],
-        &["invalid `signature`", "signature: field required", "invalid signature", "encrypted_content", "encrypted content"],
+        &[
+            "invalid `signature`",
+            "signature: field required",
+            "invalid signature",
+            "encrypted_content",
+            "encrypted content",
+        ],
         Class::ForeignItems,
         NONE,
     ),

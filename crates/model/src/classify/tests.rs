@@ -17,8 +17,10 @@ fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
 
 #[test]
 fn the_table_of_responses() {
-    let openai = |code: &str, message: &str| json!({"error": {"message": message, "type": "x", "code": code}});
-    let anthropic = |kind: &str, message: &str| json!({"type": "error", "error": {"type": kind, "message": message}});
+    let openai =
+        |code: &str, message: &str| json!({"error": {"message": message, "type": "x", "code": code}});
+    let anthropic =
+        |kind: &str, message: &str| json!({"type": "error", "error": {"type": kind, "message": message}});
     let cases = [
         (500, openai("", "boom"), Class::Transient),
         (502, json!("<html>"), Class::Transient),
@@ -30,18 +32,34 @@ fn the_table_of_responses() {
         (429, anthropic("rate_limit_error", "This request would exceed"), Class::RateLimited),
         (429, openai("insufficient_quota", "You exceeded your current quota"), Class::QuotaDead),
         (402, anthropic("billing_error", ""), Class::QuotaDead),
-        (400, anthropic("invalid_request_error", "You have reached your specified API usage limits."), Class::QuotaDead),
+        (
+            400,
+            anthropic("invalid_request_error", "You have reached your specified API usage limits."),
+            Class::QuotaDead,
+        ),
         (400, anthropic("invalid_request_error", "Your credit balance is too low"), Class::QuotaDead),
         (401, anthropic("authentication_error", "invalid x-api-key"), Class::AuthDead),
         (403, openai("", "no"), Class::AuthDead),
         (400, openai("context_length_exceeded", ""), Class::ContextTooLong),
-        (400, anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"), Class::ContextTooLong),
-        (400, anthropic("invalid_request_error", "input length and `max_tokens` exceed context limit"), Class::ContextTooLong),
+        (
+            400,
+            anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"),
+            Class::ContextTooLong,
+        ),
+        (
+            400,
+            anthropic("invalid_request_error", "input length and `max_tokens` exceed context limit"),
+            Class::ContextTooLong,
+        ),
         (400, openai("", "Input tokens exceed the configured limit of 272000 tokens"), Class::ContextTooLong),
         (413, anthropic("request_too_large", ""), Class::ContextTooLong),
         (400, openai("content_policy_violation", ""), Class::Rejected),
         (404, openai("model_not_found", ""), Class::ModelUnknown),
-        (400, anthropic("invalid_request_error", "messages.1: Invalid `signature` in `thinking` block"), Class::ForeignItems),
+        (
+            400,
+            anthropic("invalid_request_error", "messages.1: Invalid `signature` in `thinking` block"),
+            Class::ForeignItems,
+        ),
         (400, anthropic("invalid_request_error", "messages: roles must alternate"), Class::BadRequest),
         (422, openai("", "unknown field"), Class::BadRequest),
     ];
@@ -76,7 +94,8 @@ fn configured_texts_mean_too_long() {
 
 #[test]
 fn waiting_times_in_every_form() {
-    let cases: [(&[(&str, &str)], Option<u64>); 7] = [
+    type Pairs = &'static [(&'static str, &'static str)];
+    let cases: [(Pairs, Option<u64>); 7] = [
         (&[("retry-after", "5")], Some(5_000)),
         (&[("retry-after", "0.5")], Some(500)),
         (&[("retry-after-ms", "1500"), ("retry-after", "9")], Some(1_500)),
@@ -86,8 +105,7 @@ fn waiting_times_in_every_form() {
         (&[], None),
     ];
     for (pairs, ms) in cases {
-        let pairs: Vec<(&'static str, &'static str)> = pairs.to_vec();
-        assert_eq!(retry_after(&headers(&pairs), NOW), ms.map(Duration::from_millis), "{pairs:?}");
+        assert_eq!(retry_after(&headers(pairs), NOW), ms.map(Duration::from_millis), "{pairs:?}");
     }
 }
 

@@ -77,7 +77,9 @@ fn messages(prompt: Prompt<'_>, target: &Target, bound: Bound) -> Vec<WireMessag
         let cached = target.capabilities.cache_control && idx + 1 == n_turns;
         let (role, content) = match turn {
             Turn::User(texts) => ("user", marked(texts.into_iter().map(text_block).collect(), cached)),
-            Turn::Results(answers) => ("user", marked(answers.into_iter().map(result_block).collect(), cached)),
+            Turn::Results(answers) => {
+                ("user", marked(answers.into_iter().map(result_block).collect(), cached))
+            }
             Turn::Assistant(items) => ("assistant", items.into_iter().filter_map(item_block).collect()),
         };
         // Results and what the user says after them are one message, results first.

@@ -17,7 +17,8 @@ fn event(name: Option<&str>, data: &str) -> Item {
 
 #[test]
 fn every_line_end_and_a_byte_order_mark() {
-    let text = "\u{feff}data: a\n\ndata:b\r\n\r\ndata: c\r\rdata\n\n: ping\n\nevent: x\ndata: d\ndata:  e\n\n";
+    let text =
+        "\u{feff}data: a\n\ndata:b\r\n\r\ndata: c\r\rdata\n\n: ping\n\nevent: x\ndata: d\ndata:  e\n\n";
     let expected = [
         event(None, "a"),
         event(None, "b"),

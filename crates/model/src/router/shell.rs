@@ -1,0 +1,404 @@
+//! The shell: performs what the machine decides.
+//!
+//! A call is one future. It tells the machine of its arrival, then makes the attempts that it is
+//! told to make and returns when it is told how it ends. Dropping it drops the HTTP exchange, which
+//! closes the connection, and tells the machine. One timer task per router sends ticks when the
+//! machine wants them. The machine is behind a mutex that is never held across an await.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use evenkeel_core::control::limiter::Claim;
+use evenkeel_core::message::Block;
+use evenkeel_core::port::model::{
+    Model, ModelOutcome, ModelReply, ModelRequest, Permit, PermitToken, Progress, RouteFacts,
+};
+use evenkeel_core::run::Attempt;
+use evenkeel_core::{Code, Error, Mono};
+use evenkeel_env::Env;
+use evenkeel_env::http::Client;
+use futures_util::future::BoxFuture;
+use tokio::sync::{Notify, mpsc};
+
+use super::event::{Action, Arrival, CallKey, Event, PermitKey, Place, Start, Verdict};
+use super::machine::Machine;
+use super::plan::Plan;
+use super::report::Instant;
+use super::{Operation, RouterSnapshot, attempt};
+use crate::config::{ProviderKeys, RouterConfig};
+
+/// The model router; implements the model port.
+pub struct Router {
+    shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) env: Env,
+    pub(super) plan: Arc<Plan>,
+    pub(super) client: Client,
+    state: Mutex<State>,
+    permits: Mutex<VecDeque<Permit>>,
+    permit_ready: Notify,
+    timer: Arc<Notify>,
+}
+
+struct State {
+    machine: Machine,
+    callers: BTreeMap<CallKey, mpsc::Sender<Command>>,
+    /// Tokens by address, so that a permit that comes back with a call is recognised.
+    tokens: BTreeMap<usize, PermitKey>,
+    next_call: u64,
+    wake: Option<Mono>,
+}
+
+/// What a call is told.
+enum Command {
+    Start(Start),
+    Finish(Verdict),
+}
+
+impl Router {
+    /// Builds the router and starts its timer.
+    ///
+    /// # Errors
+    /// `config-invalid` when the configuration does not hold together.
+    pub fn start(env: &Env, config: RouterConfig, keys: ProviderKeys) -> Result<Arc<Self>, Error> {
+        let env = env.part("router");
+        let plan = Arc::new(Plan::new(&config, &keys)?);
+        let machine = Machine::new(plan.clone(), env.mono());
+        let client = Client::new(&env, plan.settings.timeouts.connect.0);
+        let state =
+            State { machine, callers: BTreeMap::new(), tokens: BTreeMap::new(), next_call: 1, wake: None };
+        let shared = Arc::new(Shared {
+            plan,
+            client,
+            state: Mutex::new(state),
+            permits: Mutex::new(VecDeque::new()),
+            permit_ready: Notify::new(),
+            timer: Arc::new(Notify::new()),
+            env,
+        });
+        let timer = run_timer(Arc::downgrade(&shared), shared.timer.clone());
+        shared.env.spawner.spawn("router-timer", Box::pin(timer));
+        Ok(Arc::new(Self { shared }))
+    }
+
+    /// What the router knows of its deployments and routes now.
+    #[must_use]
+    pub fn snapshot(&self) -> RouterSnapshot {
+        let now = Instant { mono: self.shared.env.mono(), wall: self.shared.env.wall() };
+        self.shared.lock().machine.snapshot(now)
+    }
+
+    /// Drains, enables or probes a deployment, with all its keys.
+    ///
+    /// # Errors
+    /// `not-found` when there is no such deployment.
+    pub fn operate(&self, deployment: &str, operation: Operation) -> Result<(), Error> {
+        let lanes = self.shared.plan.lanes.iter().enumerate();
+        let named: Vec<usize> = lanes
+            .filter(|(_, lane)| lane.deployment == deployment || lane.name == deployment)
+            .map(|(idx, _)| idx)
+            .collect();
+        if named.is_empty() {
+            return Err(Error::client(
+                Code::NotFound,
+                format!("There is no deployment {deployment:?}."),
+                "See evenkeel router for their names.",
+            ));
+        }
+        for lane in named {
+            tracing::info!(deployment, ?operation, "an operator acts on a deployment");
+            self.shared.handle(Event::Operate(lane, operation));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        // The timer task wakes up, finds nobody, and ends.
+        self.shared.timer.notify_one();
+    }
+}
+
+impl Model for Router {
+    fn call(&self, request: ModelRequest, progress: Arc<dyn Progress>) -> BoxFuture<'_, ModelOutcome> {
+        Box::pin(run_call(self.shared.clone(), request, progress))
+    }
+
+    fn route(&self, route: &str) -> Option<RouteFacts> {
+        let idx = self.shared.plan.route_idx(route)?;
+        let first = self.shared.plan.routes[idx].tiers.first()?;
+        let windows = first.iter().map(|lane| self.shared.plan.lanes[*lane].context_tokens);
+        let state = self.shared.lock();
+        let bytes_per_token = first.iter().map(|lane| state.machine.bytes_per_token(*lane));
+        Some(RouteFacts {
+            context_tokens: windows.min()?,
+            bytes_per_token: bytes_per_token.min_by(f64::total_cmp)?,
+        })
+    }
+
+    fn parked(&self, route: &str, n_parked: usize) {
+        if let Some(idx) = self.shared.plan.route_idx(route) {
+            self.shared.handle(Event::Parked(idx, n_parked));
+        }
+    }
+
+    fn next_permit(&self) -> BoxFuture<'_, Permit> {
+        Box::pin(async move {
+            loop {
+                let ready = self.shared.permit_ready.notified();
+                if let Some(permit) = self.shared.pop_permit() {
+                    return permit;
+                }
+                ready.await;
+            }
+        })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the machine an event and performs what it decides.
+    pub(super) fn handle(self: &Arc<Self>, event: Event) {
+        let now = self.env.mono();
+        let is_content = matches!(event, Event::Content(_));
+        let mut granted = Vec::new();
+        let is_earlier = {
+            let mut state = self.lock();
+            let actions = state.machine.on_event(now, event, &self.env.generator);
+            if actions.is_empty() && is_content {
+                return;
+            }
+            for action in actions {
+                self.perform(&mut state, action, &mut granted);
+            }
+            let before = state.wake;
+            state.wake = state.machine.next_wake(now);
+            state.wake != before
+        };
+        // Outside the lock, because dropping a permit takes it.
+        if !granted.is_empty() {
+            self.permits.lock().unwrap_or_else(PoisonError::into_inner).extend(granted);
+            self.permit_ready.notify_waiters();
+            self.permit_ready.notify_one();
+        }
+        if is_earlier {
+            self.timer.notify_one();
+        }
+    }
+
+    fn perform(self: &Arc<Self>, state: &mut State, action: Action, granted: &mut Vec<Permit>) {
+        match action {
+            Action::Start(call, start) => tell(state, call, Command::Start(start)),
+            Action::Finish(call, verdict) => tell(state, call, Command::Finish(verdict)),
+            Action::Grant(key, place) => granted.push(self.token(state, key, place)),
+            Action::Changed(lane, transition) => {
+                let deployment = &self.plan.lanes[lane].name;
+                let (from, to) = (transition.from.as_str(), transition.to.as_str());
+                let reason = transition.reason.as_str();
+                if to == "open" {
+                    tracing::warn!(deployment, from, to, reason, "a deployment is cut off");
+                } else {
+                    tracing::info!(deployment, from, to, reason, "a deployment changed its state");
+                }
+            }
+        }
+    }
+
+    fn token(self: &Arc<Self>, state: &mut State, key: PermitKey, place: Place) -> Permit {
+        let token = Arc::new(Token {
+            key,
+            route: self.plan.routes[place.route].name.clone(),
+            deployment: self.plan.lanes[place.lane].name.clone(),
+            shared: Arc::downgrade(self),
+        });
+        state.tokens.insert(Arc::as_ptr(&token).addr(), key);
+        Permit(token)
+    }
+
+    /// The next permit that is still good.
+    fn pop_permit(&self) -> Option<Permit> {
+        loop {
+            let permit = self.permits.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+            let state = self.lock();
+            let key = state.tokens.get(&address(&permit)).copied();
+            let is_good = key.is_some_and(|key| state.machine.has_permit(key));
+            drop(state);
+            if is_good {
+                return Some(permit);
+            }
+        }
+    }
+
+    fn arrive(self: &Arc<Self>, request: &ModelRequest, route: usize) -> (InCall, mpsc::Receiver<Command>) {
+        let left = self.env.wall().until(request.deadline);
+        let (sender, receiver) = mpsc::channel(8);
+        let (key, permit) = {
+            let mut state = self.lock();
+            let key = CallKey(state.next_call);
+            state.next_call += 1;
+            state.callers.insert(key, sender);
+            let permit = request.permit.as_ref().and_then(|permit| state.tokens.get(&address(permit)));
+            (key, permit.copied())
+        };
+        let claim = Claim { class: request.class, begun: request.begun, tenant: request.tenant.clone() };
+        let arrival = Arrival {
+            route,
+            claim,
+            deadline: self.env.mono().after(left),
+            prior_attempts: request.prior_attempts,
+            permit,
+            fallback: request.fallback,
+            input_bytes: input_bytes(request),
+        };
+        let in_call = InCall { shared: self.clone(), key };
+        self.handle(Event::Arrived(key, arrival));
+        (in_call, receiver)
+    }
+}
+
+fn tell(state: &mut State, call: CallKey, command: Command) {
+    if let Some(caller) = state.callers.get(&call) {
+        // A call hears one thing at a time; a full channel cannot be.
+        let told = caller.try_send(command);
+        debug_assert!(!matches!(told, Err(mpsc::error::TrySendError::Full(_))));
+    }
+}
+
+fn address(permit: &Permit) -> usize {
+    Arc::as_ptr(&permit.0).cast::<()>().addr()
+}
+
+/// A call under way; when it goes away, the machine hears of it. After an end that the machine
+/// itself has decided, the event names a call that no longer exists and changes nothing.
+struct InCall {
+    shared: Arc<Shared>,
+    key: CallKey,
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        self.shared.lock().callers.remove(&self.key);
+        self.shared.handle(Event::Dropped(self.key));
+    }
+}
+
+async fn run_call(shared: Arc<Shared>, request: ModelRequest, progress: Arc<dyn Progress>) -> ModelOutcome {
+    let mut attempts: Vec<Attempt> = Vec::new();
+    let Some(route) = shared.plan.route_idx(&request.route) else {
+        let error = Error::client(
+            Code::RouteUnknown,
+            format!("There is no model route {:?}.", request.route),
+            "Configure it under [routes], or name another one.",
+        );
+        return ModelOutcome::Fatal { error, attempts };
+    };
+    let (_in_call, mut commands) = shared.arrive(&request, route);
+    while let Some(command) = commands.recv().await {
+        let start = match command {
+            Command::Start(start) => start,
+            Command::Finish(verdict) => return outcome(&shared, verdict, attempts),
+        };
+        let made = attempt::make(&shared, &request, &start, &*progress).await;
+        attempts.push(made.record);
+        match made.result {
+            Ok(answer) => {
+                shared.handle(Event::Succeeded(start.attempt, answer.usage));
+                let reply = ModelReply {
+                    message: answer.message,
+                    finish: answer.finish.as_str().to_owned(),
+                    usage: answer.usage,
+                    attempts,
+                };
+                return ModelOutcome::Done(Box::new(reply));
+            }
+            Err(failure) => shared.handle(Event::Failed(start.attempt, failure, made.usage)),
+        }
+    }
+    ModelOutcome::Fatal { error: Error::internal("The router forgot a call."), attempts }
+}
+
+fn outcome(shared: &Shared, verdict: Verdict, attempts: Vec<Attempt>) -> ModelOutcome {
+    match verdict {
+        Verdict::Park { until, reason } => {
+            let now = Instant { mono: shared.env.mono(), wall: shared.env.wall() };
+            ModelOutcome::Park { until_hint: until.map(|at| now.wall_of(at)), reason, attempts }
+        }
+        Verdict::ContextTooLong => ModelOutcome::ContextTooLong { attempts },
+        Verdict::Fatal(error) => ModelOutcome::Fatal { error, attempts },
+    }
+}
+
+/// Bytes of everything that becomes input tokens.
+pub(super) fn input_bytes(request: &ModelRequest) -> u64 {
+    let block = |block: &Block| match block {
+        Block::Text { text } => text.len(),
+        Block::ToolCall(call) => call.name.len() + call.args.to_string().len(),
+        Block::ToolResult(result) => result.text.len(),
+        Block::Opaque { raw, .. } => raw.len(),
+    };
+    let messages: usize = request.messages.iter().flat_map(|message| &message.blocks).map(block).sum();
+    let tools: usize = request
+        .tools
+        .iter()
+        .map(|tool| tool.name.len() + tool.description.len() + tool.input_schema.to_string().len())
+        .sum();
+    (request.system.len() + messages + tools) as u64
+}
+
+/// Sends ticks when the machine wants them; ends with the router.
+async fn run_timer(shared: Weak<Shared>, changed: Arc<Notify>) {
+    loop {
+        let wait = {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let wake = shared.lock().wake;
+            wake.map(|at| shared.env.mono().until(at).max(Duration::from_millis(1)))
+        };
+        match wait {
+            None => changed.notified().await,
+            Some(wait) => {
+                if tokio::time::timeout(wait, changed.notified()).await.is_ok() {
+                    continue;
+                }
+                if let Some(shared) = shared.upgrade() {
+                    shared.handle(Event::Tick);
+                }
+            }
+        }
+    }
+}
+
+/// What a permit holds.
+struct Token {
+    key: PermitKey,
+    route: String,
+    deployment: String,
+    shared: Weak<Shared>,
+}
+
+impl PermitToken for Token {
+    fn route(&self) -> &str {
+        &self.route
+    }
+
+    fn deployment(&self) -> &str {
+        &self.deployment
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.lock().tokens.retain(|_, key| *key != self.key);
+            shared.handle(Event::PermitDropped(self.key));
+        }
+    }
+}
