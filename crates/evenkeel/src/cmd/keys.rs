@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use evenkeel_core::id::TenantId;
 use evenkeel_core::port::store::{ApiKey, StoreClient};
-use evenkeel_core::{Code, Error, Wall};
+use evenkeel_core::{Error, Wall};
 use evenkeel_env::Env;
 use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
 use serde_json::json;
@@ -97,15 +97,7 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
 }
 
 fn open(env: &Env, data_dir: &std::path::Path) -> Result<StoreClient, Error> {
-    std::fs::create_dir_all(data_dir).map_err(|error| {
-        Error::client(
-            Code::StoreUnavailable,
-            format!("Cannot make the data directory {}: {error}.", data_dir.display()),
-            "Name a place where you may write with --data-dir.",
-        )
-    })?;
-    let store = SqliteStore::open(env, &data_dir.join("evenkeel.sqlite"), SqliteOptions::default())?;
-    Ok(StoreClient(store))
+    Ok(StoreClient(SqliteStore::open(env, data_dir, SqliteOptions::default())?))
 }
 
 /// 256 random bits in letters that need no quoting.
