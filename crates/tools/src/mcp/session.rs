@@ -114,7 +114,8 @@ fn output_of(result: CallToolResult) -> ToolOutput {
     let n_bytes = text.len();
     let cut = n_bytes > OUTPUT_BYTES_MAX;
     if cut {
-        text.truncate(text.floor_char_boundary(OUTPUT_BYTES_MAX));
+        let whole = (0..=OUTPUT_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(whole.unwrap_or(0));
         text.push_str(&format!("\n[cut: the answer had {n_bytes} bytes]"));
     }
     let mut facts = result.meta.and_then(|mut meta| meta.0.remove(FACTS)).unwrap_or(Value::Null);

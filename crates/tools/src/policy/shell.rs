@@ -3,8 +3,8 @@
 //! A real grammar (tree-sitter-bash) reads the text; every command in it counts, wherever it
 //! stands: in lists, pipes, subshells, substitutions, loops, functions, after assignments, on
 //! later lines. Programs that run another program (`env`, `xargs`, `sh -c`, `find -exec`, ...) are
-//! judged, and so is what they run. What the grammar does not understand, and what is only known
-//! when it runs (`$cmd`, `eval "$x"`), is a part that is not parsed: its program is not known and
+//! judged, and so is what they run. What the grammar does not understand, what is only known
+//! when it runs (`$cmd`, `eval "$x"`), and what changes the meaning of names (`PATH=.`), is a part that is not parsed: its program is not known and
 //! no policy should take it for a harmless one.
 
 mod wrap;
@@ -102,6 +102,9 @@ impl Reader<'_> {
         match node.kind() {
             "command" => self.command(node),
             "declaration_command" | "unset_command" | "test_command" => self.keyword(node),
+            "variable_assignment" if wrap::redirects(self.source(node)) => {
+                self.parts.push(Part::unparsed(self.source(node)));
+            }
             _ => {}
         }
         let mut cursor = node.walk();

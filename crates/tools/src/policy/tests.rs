@@ -95,6 +95,8 @@ fn a_shell_call_is_read_into_every_command_that_it_runs() {
         "if then fi (",
         "ls ${x:-$(curl y)}",
         "cu* x",
+        "PATH=. git log",
+        "env LD_PRELOAD=x git log",
     ];
     let mut table = String::new();
     for command in commands {
@@ -163,7 +165,10 @@ fn a_shell_call_is_read_into_every_command_that_it_runs() {
         if then fi (                               ?if then fi ( │ then fi
         ls ${x:-$(curl y)}                         ls ${x:-$(curl y)} │ curl y
         cu* x                                      ?cu* x
-    "#]].assert_eq(&table);
+        PATH=. git log                             git log │ ?PATH=.
+        env LD_PRELOAD=x git log                   env LD_PRELOAD=x git log │ ?env LD_PRELOAD=x git log
+    "#]]
+    .assert_eq(&table);
 }
 
 /// P04 and the bypasses of P03 against an allow list: `echo` and `git` may run, nothing else.
@@ -185,6 +190,10 @@ fn an_allow_list_is_not_passed_by() {
         "echo a\ncurl x",
         "env echo a",
         "X=1 echo a",
+        "PATH=. echo a",
+        "LD_PRELOAD=./x.so git log",
+        "export GIT_SSH_COMMAND=x; git fetch",
+        "env PATH=. echo a",
         "echo a | xargs echo",
         "eval echo",
         "echo a > out",
@@ -205,13 +214,18 @@ fn an_allow_list_is_not_passed_by() {
         echo a⏎curl x                deny
         env echo a                   deny
         X=1 echo a                   allow
+        PATH=. echo a                deny
+        LD_PRELOAD=./x.so git log    deny
+        export GIT_SSH_COMMAND=x; git fetch deny
+        env PATH=. echo a            deny
         echo a | xargs echo          deny
         eval echo                    deny
         echo a > out                 allow
         echo 'unfinished             deny
         $x                           deny
         git log; f() { curl x; }     deny
-    "#]].assert_eq(&table);
+    "#]]
+    .assert_eq(&table);
 }
 
 /// A forbid matches the name anywhere, and an allow does not outweigh it.
@@ -303,7 +317,8 @@ fn the_policies_that_ship() {
         deny  exec   git config -f .git/config -l
         allow exec   $unknown
         allow exec   openssl genrsa -out key.pem
-    "#]].assert_eq(&table);
+    "#]]
+    .assert_eq(&table);
 }
 
 #[test]
@@ -362,12 +377,28 @@ fn a_fault_in_a_policy_names_file_and_line() {
     let good = "// a comment; with \"quotes\"\n@id(\"a;b\") permit (principal, action == Action::\"model\", resource);\n\n";
     check_fault(
         &format!("{good}permit (principal, action, resource) when {{ resource.color == 1 }};"),
-        expect!["policy-invalid site.cedar, line 4: for policy `site/policy2`, attribute `color` on entity type `Host` not found; for policy `site/policy2`, attribute `color` on entity type `Path` not found; for policy `site/policy2`, attribute `color` on entity type `McpTool` not found; for policy `site/policy2`, attribute `color` on entity type `Command` not found; for policy `site/policy2`, attribute `color` on entity type `Model` not found."],
+        expect![
+            "policy-invalid site.cedar, line 4: for policy `site/policy2`, attribute `color` on entity type `Command` not found."
+        ],
     );
-    check_fault(&format!("{good}permit (principal action, resource);"), expect!["policy-invalid site.cedar, line 4: unexpected token `action`."]);
-    check_fault(&format!("{good}permit (principal, action == Action::\"fly\", resource);"), expect![[r#"policy-invalid site.cedar, line 4: for policy `site/policy2`, unrecognized action `Action::"fly"`."#]]);
-    check_fault(&format!("{good}{good}"), expect!["policy-invalid site.cedar, line 5: duplicate template or policy id `site/a;b`."]);
-    check_fault(&format!("{good}permit (principal, action, resource)"), expect!["policy-invalid site.cedar, line 4: unexpected end of input."]);
+    check_fault(
+        &format!("{good}permit (principal action, resource);"),
+        expect!["policy-invalid site.cedar, line 4: unexpected token `action`."],
+    );
+    check_fault(
+        &format!("{good}permit (principal, action == Action::\"fly\", resource);"),
+        expect![[
+            r#"policy-invalid site.cedar, line 4: for policy `site/policy2`, unrecognized action `Action::"fly"`."#
+        ]],
+    );
+    check_fault(
+        &format!("{good}{good}"),
+        expect!["policy-invalid site.cedar, line 5: duplicate template or policy id `site/a;b`."],
+    );
+    check_fault(
+        &format!("{good}permit (principal, action, resource)"),
+        expect!["policy-invalid site.cedar, line 4: unexpected end of input."],
+    );
     let missing = PolicyConfig { files: vec!["/does/not/exist.cedar".into()], ..PolicyConfig::default() };
     let error = Policy::load(&missing).err().unwrap();
     assert_eq!(error.code.as_str(), "policy-invalid");

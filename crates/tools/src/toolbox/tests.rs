@@ -212,7 +212,8 @@ async fn no_path_leads_out_of_the_workspace() {
         /etc/passwd      refused: P leads out of the workspace
         out              refused: P leads out of the workspace
         dangling         refused: P is a symbolic link to nothing
-    "#]].assert_eq(&table);
+    "#]]
+    .assert_eq(&table);
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
 }
 

@@ -163,8 +163,14 @@ fn without_userinfo(line: &str) -> String {
     }
 }
 
-/// Checks a URL before git sees it.
+/// Checks a URL before git sees it. A credential is looked for first, so that no text shows it.
 pub(super) fn allowed_url(url: &str, allowed: &AllowedSources) -> Result<(), Error> {
+    if without_userinfo(url) != url {
+        return Err(unreadable(
+            "The repository URL holds a user name or a password.",
+            "Give the URL without them: what a run is asked is stored and shown.",
+        ));
+    }
     let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     let known = scheme.filter(|scheme| allowed.url_schemes.iter().any(|allowed| allowed == scheme));
     let Some(scheme) = known else {
@@ -176,12 +182,6 @@ pub(super) fn allowed_url(url: &str, allowed: &AllowedSources) -> Result<(), Err
             "Use an https URL, or allow the scheme in the server's configuration.",
         ));
     };
-    if without_userinfo(url) != url {
-        return Err(unreadable(
-            "The repository URL holds a user name or a password.",
-            "Give the URL without them: what a run is asked is stored and shown.",
-        ));
-    }
     if scheme == "file" {
         allowed_directory(url.get("file://".len()..).unwrap_or_default(), allowed)?;
     }

@@ -63,6 +63,38 @@ const WRAPPERS: &[Wrapper] = &[
     Wrapper { name: "parallel", valued: &["-j", "--jobs"], n_operands: 0 },
 ];
 
+/// Variables that decide which program a name means, or make a program run another one.
+const REDIRECTING: &[&str] = &[
+    "PATH",
+    "BASH_ENV",
+    "ENV",
+    "IFS",
+    "SHELL",
+    "PAGER",
+    "EDITOR",
+    "VISUAL",
+    "BROWSER",
+    "PROMPT_COMMAND",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PS4",
+    "PYTHONSTARTUP",
+    "NODE_OPTIONS",
+    "PERL5OPT",
+    "RUBYOPT",
+    "LESSOPEN",
+    "MANPAGER",
+];
+
+/// The same by the beginning of their names.
+const REDIRECTING_PREFIXES: &[&str] = &["LD_", "DYLD_", "GIT_", "BASH_FUNC_"];
+
+/// Whether `NAME=value` changes what a command that looks harmless runs.
+pub(super) fn redirects(assignment: &str) -> bool {
+    let name = assignment.split(['=', '[', '+']).next().unwrap_or_default();
+    REDIRECTING.contains(&name) || REDIRECTING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// What `program` runs when it is given `args`.
 pub(super) fn inner(program: &str, args: &[Word]) -> Inner {
     let name = crate::beneath::split(program).1;
@@ -125,6 +157,9 @@ fn env(args: &[Word]) -> Inner {
     }
     let rest = after_options(args, &["-u", "--unset", "-C", "--chdir"]);
     let n_assignments = rest.iter().take_while(|word| word.text.contains('=')).count();
+    if rest.iter().take(n_assignments).any(|word| redirects(&word.text)) {
+        return Inner::Unknown;
+    }
     one(rest.get(n_assignments..).unwrap_or_default())
 }
 
