@@ -15,6 +15,9 @@ use crate::run::output;
 use crate::run::state::{Entry, NOTE_COMPACTION_EXHAUSTED, NOTE_COMPACTION_FAILED};
 use crate::run::step::Ending;
 
+/// Fewer whole results than this are left only when no summary can be had.
+const STUB_KEEP_MIN: usize = 2;
+
 /// What a compaction aims at.
 #[derive(Clone, Copy, Debug)]
 struct Aim {
@@ -39,8 +42,11 @@ impl Driver {
     pub(crate) async fn compact(&mut self) -> Result<Option<Left>, Stop> {
         self.journal.flush().await?;
         let aim = self.aim()?;
-        if self.stub(self.host.config.compact.keep_units, aim).await? {
-            return Ok(None);
+        let keeps = plan::keeps(self.host.config.compact.keep_units);
+        for keep in keeps.into_iter().filter(|keep| *keep >= STUB_KEEP_MIN) {
+            if self.stub(keep, aim).await? {
+                return Ok(None);
+            }
         }
         if self.journal.view.n_compaction_failed < self.host.config.compact.failures_max
             && let Some(cut) = self.cut_for_summary(aim)

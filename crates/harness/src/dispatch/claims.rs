@@ -44,7 +44,8 @@ impl Dispatch {
                 break;
             }
             let limit = u32::try_from(n_slots).unwrap_or(u32::MAX);
-            let claims = match self.host.parts.store.claim_ready(ClaimReady { me: self.replica(), limit }).await {
+            let request = ClaimReady { me: self.replica(), limit };
+            let claims = match self.answer(self.host.parts.store.claim_ready(request)).await {
                 Ok(claims) => claims,
                 Err(error) => {
                     drop(slots);
@@ -74,7 +75,8 @@ impl Dispatch {
                 (state.replica, state.former.clone())
             };
             let limit = u32::try_from(n_slots).unwrap_or(u32::MAX);
-            let claims = match self.host.parts.store.steal(Steal { me, dead: dead.clone(), limit }).await {
+            let request = Steal { me, dead: dead.clone(), limit };
+            let claims = match self.answer(self.host.parts.store.steal(request)).await {
                 Ok(claims) => claims,
                 Err(error) => {
                     drop(slots);
@@ -93,7 +95,7 @@ impl Dispatch {
     /// What former incarnations held is all taken over.
     async fn forget_former(&self, former: &[evenkeel_core::id::ReplicaId]) {
         for replica in former {
-            if self.host.parts.store.leave(*replica).await.is_ok() {
+            if self.answer(self.host.parts.store.leave(*replica)).await.is_ok() {
                 self.state().former.retain(|other| other != replica);
             }
         }

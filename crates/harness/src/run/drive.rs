@@ -139,6 +139,8 @@ pub(crate) struct Driver {
     pub(crate) workspace: Option<PathBuf>,
     /// Judged calls whose intents this process wrote.
     pub(crate) ready: BTreeMap<u32, Prepared>,
+    /// A judged call that waits for the pure calls before it.
+    pub(crate) held: Option<Prepared>,
     pub(crate) permit: Option<Permit>,
     is_set_up: bool,
     signal: watch::Receiver<Signal>,
@@ -168,6 +170,7 @@ impl Driver {
             fixed_bytes: 0,
             workspace: None,
             ready: BTreeMap::new(),
+            held: None,
             permit: None,
             is_set_up: false,
             signal,
@@ -292,6 +295,7 @@ impl Driver {
     /// After an interruption or a reload nothing that was only remembered counts.
     fn look_again(&mut self) {
         self.ready.clear();
+        self.held = None;
         self.journal.view.forget_fresh();
         self.journal.view.cancelling |= self.signal.borrow().cancel;
     }

@@ -1,7 +1,7 @@
 //! How an effect that a crash left without a result is settled.
 //!
-//! At most one call of a step can have been changing anything when the process died: calls that may
-//! run beside others are pure, and each other call gets its intent only when everything before it
+//! When the process died, either calls that may run side by side were under way, which are pure, or
+//! exactly one other: each call that must run alone gets its intent only when everything before it
 //! is settled. Its intent names the workspace as it was at that moment, so going back to it never
 //! undoes an earlier call of the same step.
 

@@ -43,19 +43,32 @@ impl Settled {
 }
 
 impl Driver {
-    /// Judges open calls in order, up to and including the first that must run alone, and stages
-    /// verdicts and intents. What a later call may do depends on what this one changes, so later
-    /// calls are judged, snapshotted and journalled only when it is settled.
+    /// Judges open calls in order and stages verdicts and intents: of calls that may run side by
+    /// side, or of one that must run alone. A call that must run alone waits until everything
+    /// before it is settled: only then is it known that a crash cannot let an earlier, pure call
+    /// see what a later one changed, and only then is the workspace as the call finds it.
     pub(crate) async fn prepare(&mut self) -> Result<(), Stop> {
         for call in self.open_calls() {
-            let request = self.request(&call);
-            let prepared = self.unless_stopped(self.tools().prepare(request)).await?;
-            let alone = !prepared.parallel;
-            if self.judge(&call, prepared).await? && alone {
+            let prepared = self.judged(&call).await?;
+            let alone = !prepared.parallel && refusal(&prepared).is_none();
+            if alone && !self.ready.is_empty() {
+                self.held = Some(prepared);
+                break;
+            }
+            self.judge(&call, prepared).await?;
+            if alone {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// The judged call. One that was held back is still good: only pure calls ran since.
+    async fn judged(&mut self, call: &Call) -> Result<Prepared, Stop> {
+        match self.held.take() {
+            Some(held) if held.request.call_idx == call.idx => Ok(held),
+            _ => self.unless_stopped(self.tools().prepare(self.request(call))).await,
+        }
     }
 
     fn open_calls(&self) -> Vec<Call> {
@@ -81,8 +94,8 @@ impl Driver {
         }
     }
 
-    /// Stages what was decided of a call. Says whether it will run.
-    async fn judge(&mut self, call: &Call, prepared: Prepared) -> Result<bool, Stop> {
+    /// Stages what was decided of a call.
+    async fn judge(&mut self, call: &Call, prepared: Prepared) -> Result<(), Stop> {
         let refusal = refusal(&prepared);
         self.journal.stage(EventBody::PolicyDecided {
             call_id: call.call.id.clone(),
@@ -97,11 +110,10 @@ impl Driver {
         let intent = intent(call, &prepared, snapshot);
         self.journal.stage(EventBody::EffectIntended(intent.clone()));
         if let Some(text) = refusal {
-            self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?;
-            return Ok(false);
+            return self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await;
         }
         self.ready.insert(call.idx, prepared);
-        Ok(true)
+        Ok(())
     }
 
     /// The workspace as it is now. The last checkpoint's unless this step changed files already.
@@ -118,27 +130,21 @@ impl Driver {
         snapshot.map(Some).map_err(Stop::Refused)
     }
 
-    /// Runs what was prepared: pure calls side by side, then the one that must be alone. Results
-    /// that came before an interruption are kept.
+    /// Runs what was prepared. Results that came before an interruption are kept.
     pub(crate) async fn run_calls(&mut self) -> Result<(), Stop> {
         self.journal.flush().await?;
         if self.journal.view.cancelling {
             return Ok(());
         }
         self.journal.check_lease()?;
-        let ready = std::mem::take(&mut self.ready);
-        let intents = self.intents(|fresh| fresh);
-        let known: Vec<(EffectIntent, Prepared)> = intents
-            .into_iter()
-            .filter_map(|(call, intent)| Some((intent, ready.get(&call.idx)?.clone())))
-            .collect();
-        if known.is_empty() {
+        let mut ready = std::mem::take(&mut self.ready);
+        let intents = self.intents(|fresh| fresh).into_iter();
+        let calls: Vec<_> = intents.filter_map(|(call, intent)| Some((intent, ready.remove(&call.idx)?))).collect();
+        if calls.is_empty() {
             self.journal.view.forget_fresh();
             return Ok(());
         }
-        let (beside, alone): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, prepared)| prepared.parallel);
-        self.run_all(beside, Settled::Ran).await?;
-        self.run_all(alone, Settled::Ran).await
+        self.run_all(calls, Settled::Ran).await
     }
 
     /// Runs calls side by side and stages their results in the order of the calls.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_core::message::{Block, Role};
+use evenkeel_core::journal::{Event, EventBody};
+use evenkeel_core::message::{Block, Message, Role};
 use evenkeel_core::port::model::{ModelRequest, Purpose};
 
 /// Panics if a provider would refuse the request.
@@ -48,4 +49,28 @@ fn check(request: &ModelRequest) -> Result<(), String> {
         return Err("it ends with an assistant's message".to_owned());
     }
     Ok(())
+}
+
+/// Panics unless, in the stored conversation itself, each ended run's calls have their results
+/// directly after them and no result is without its call.
+pub fn assert_paired(events: &[Event]) {
+    let messages: Vec<&Message> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::UserMessage { message }
+            | EventBody::AssistantMessage { message, .. }
+            | EventBody::ToolMessage { message } => Some(message),
+            _ => None,
+        })
+        .collect();
+    for (idx, message) in messages.iter().enumerate() {
+        let calls: Vec<_> = message.tool_calls().map(|call| &call.id).collect();
+        if !calls.is_empty() {
+            let results: Vec<_> = messages[idx + 1].tool_results().map(|result| &result.call_id).collect();
+            assert_eq!(calls, results, "results follow their calls");
+        }
+        if message.role == Role::Tool {
+            assert!(messages[idx - 1].tool_calls().next().is_some(), "results follow calls");
+        }
+    }
 }

@@ -400,7 +400,8 @@ impl Model for TestModel {
     fn call(&self, request: ModelRequest, progress: Arc<dyn Progress>) -> BoxFuture<'_, ModelOutcome> {
         Box::pin(async move {
             super::valid::assert_valid(&request);
-            self.requests.lock().unwrap().push(request.clone());
+            // A kept request must not keep the permit.
+            self.requests.lock().unwrap().push(ModelRequest { permit: None, ..request.clone() });
             self.points.pass().await;
             sleep(self.latency).await;
             self.points.pass().await;
@@ -458,7 +459,7 @@ pub struct TestStore {
     pub points: Arc<Points>,
     /// Operations that fail from now on, before or after they happened.
     pub fail: Mutex<Option<Fail>>,
-    /// Operations of this name wait for ever.
+    /// Operations of this name, or `all`, wait while this is set.
     pub stall: Mutex<Option<&'static str>>,
 }
 
@@ -476,6 +477,10 @@ impl TestStore {
         Arc::new(Self { inner, points, fail: Mutex::default(), stall: Mutex::default() })
     }
 
+    fn is_stalled(&self, operation: &str) -> bool {
+        self.stall.lock().unwrap().is_some_and(|stalled| stalled == operation || stalled == "all")
+    }
+
     fn fails(&self, operation: &str) -> Option<Fail> {
         let mut fail = self.fail.lock().unwrap();
         let found = fail.filter(|fail| fail.operation == operation && fail.times > 0)?;
@@ -488,8 +493,8 @@ impl Store for TestStore {
     fn apply(&self, op: Op) -> BoxFuture<'_, Result<Reply, Error>> {
         Box::pin(async move {
             let name = op.name();
-            if *self.stall.lock().unwrap() == Some(name) || *self.stall.lock().unwrap() == Some("all") {
-                pending::<()>().await;
+            while self.is_stalled(name) {
+                sleep(Duration::from_millis(10)).await;
             }
             let is_of_run =
                 matches!(op, Op::CommitStep(_) | Op::CommitTurn(_) | Op::Park(_) | Op::PutBlob(_) | Op::ReadEvents(_));
