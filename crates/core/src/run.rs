@@ -181,7 +181,8 @@ pub struct Run {
     pub attempt: u32,
     /// The replica that runs it now.
     pub owner: Option<ReplicaId>,
-    /// The thread version after it committed; `None` until it ends.
+    /// The thread version after it committed; `None` until it ends, and for a run that ended before
+    /// its first claim, which left the conversation as it was.
     pub version: Option<u64>,
     /// The client's key, if it sent one.
     pub key: Option<IdempotencyKey>,

@@ -200,3 +200,60 @@ fn blake3_noise(seed: u8) -> Vec<u8> {
     blake3::Hasher::new().update(&[seed]).finalize_xof().fill(&mut bytes);
     bytes
 }
+
+/// A file system of 3 MB that is really full for a while. Needs the right to mount; without it the
+/// limit of the file's own size (`a_full_store_refuses_and_goes_on`) stands for it.
+#[tokio::test]
+async fn a_full_file_system_refuses_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(_mounted) = Mounted::new(dir.path()) else {
+        return;
+    };
+    let (stage, store) = reopened(dir.path());
+    let claim = stage.begin(stage.new_thread(), "hello", stage.replica().await).await;
+    let ballast = dir.path().join("ballast");
+    let room = 3 << 20;
+    let mut filled = room;
+    // Somebody else fills the disk to the last page.
+    while std::fs::write(&ballast, vec![0_u8; filled]).is_err() {
+        filled -= 4096;
+    }
+    let mut acknowledged = Vec::new();
+    let error = loop {
+        let bytes = blake3_noise(u8::try_from(acknowledged.len()).unwrap());
+        match stage.store.put_blob(PutBlob { bytes }).await {
+            Ok(blob) => acknowledged.push(blob),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code, Code::StoreFull, "{error}");
+    assert!(!store.is_poisoned());
+    assert_eq!(stage.run(claim.fence.run).await.state, RunState::Running, "reads go on");
+    std::fs::remove_file(&ballast).unwrap();
+    assert!(matches!(stage.finish(&claim, false).await, TurnCommitted::Done { .. }), "the store goes on");
+    drop((stage, store));
+    let (stage, store) = reopened(dir.path());
+    stage.check_thread(claim.fence.thread).await;
+    for blob in acknowledged {
+        let all = evenkeel_core::port::store::GetBlob { blob, offset: 0, limit: u64::MAX };
+        assert!(stage.store.get_blob(all).await.unwrap().is_some(), "what was acknowledged is there");
+    }
+    drop((stage, store));
+}
+
+/// A small file system at a directory, for as long as the value lives.
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    fn new(at: &std::path::Path) -> Option<Self> {
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", at, "tmpfs", flags, c"size=3m").ok()?;
+        Some(Self(at.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
