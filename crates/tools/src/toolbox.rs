@@ -39,7 +39,7 @@ use connections::Connections;
 pub(crate) const SLOT_WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Time beyond a call's limit in which its own tool ends it and returns what it has.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Threads for file work; more would only queue on the same disk.
 const N_THREADS: usize = 4;

@@ -12,7 +12,7 @@
 //! When we are killed, the end of its stdin tells it to go.
 
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use evenkeel_core::Error;
@@ -43,16 +43,22 @@ pub(crate) struct Foreign {
     pub(crate) config: McpServerConfig,
     env: Env,
     state: Mutex<State>,
+    /// The tools as last listed; kept when the server goes away, so that what agents are offered
+    /// does not change with it.
+    tools: std::sync::Mutex<Option<Arc<Vec<Tool>>>>,
 }
 
 #[derive(Default)]
 struct State {
     open: Option<Open>,
-    /// The tools as last listed; kept when the server goes away, so that what agents are offered
-    /// does not change with it.
-    tools: Option<Arc<Vec<Tool>>>,
     n_failures: u32,
     retry_at: Option<Instant>,
+}
+
+impl State {
+    fn is_open(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.session.is_open())
+    }
 }
 
 struct Open {
@@ -63,21 +69,31 @@ struct Open {
 
 impl Foreign {
     pub(crate) fn new(env: &Env, name: String, config: McpServerConfig) -> Self {
-        Self { name, config, env: env.clone(), state: Mutex::default() }
+        Self { name, config, env: env.clone(), state: Mutex::default(), tools: std::sync::Mutex::default() }
     }
 
-    /// The open session, started if need be. Waits out the backoff.
+    /// The open session, started if need be. Waits out the backoff; the caller's own limit ends
+    /// the wait.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, Error> {
-        let mut state = self.state.lock().await;
+        loop {
+            let mut state = self.state.lock().await;
+            match state.retry_at.filter(|at| *at > Instant::now() && !state.is_open()) {
+                None => return self.open(&mut state).await,
+                Some(at) => {
+                    drop(state);
+                    tokio::time::sleep_until(at).await;
+                }
+            }
+        }
+    }
+
+    async fn open(&self, state: &mut State) -> Result<Arc<Session>, Error> {
         if let Some(open) = state.open.as_ref().filter(|open| open.session.is_open()) {
             return Ok(open.session.clone());
         }
         if state.open.take().is_some() {
             // It worked until now: the first restart is at once, the next ones are not.
             state.n_failures = 0;
-        }
-        if let Some(at) = state.retry_at {
-            tokio::time::sleep_until(at).await;
         }
         state.retry_at = Some(Instant::now() + backoff(state.n_failures));
         state.n_failures = state.n_failures.saturating_add(1);
@@ -86,7 +102,7 @@ impl Foreign {
         let (open, tools) = started.map_err(|_| lost(&self.name, "it did not start in time"))??;
         let session = open.session.clone();
         state.open = Some(open);
-        state.tools = Some(Arc::new(tools));
+        *self.tools.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(tools));
         tracing::info!(server = %self.name, "tool server started");
         Ok(session)
     }
@@ -109,14 +125,16 @@ impl Foreign {
 
     /// The tools that the configuration lets through, by name.
     pub(crate) async fn tools(&self) -> Result<Vec<Tool>, Error> {
-        let known = self.state.lock().await.tools.clone();
-        let all = match known {
-            Some(tools) => tools,
-            None => {
-                self.session().await?;
-                self.state.lock().await.tools.clone().unwrap_or_default()
+        if self.known_tools().is_none() {
+            // Every model call asks what there is, so nobody waits here for a broken server's
+            // backoff: until it is over, the server offers nothing.
+            let mut state = self.state.lock().await;
+            if state.retry_at.is_some_and(|at| at > Instant::now()) && !state.is_open() {
+                return Err(lost(&self.name, "it did not start, and is tried again soon"));
             }
-        };
+            self.open(&mut state).await?;
+        }
+        let all = self.known_tools().unwrap_or_default();
         let allowed = |tool: &&Tool| match &self.config.tools {
             Some(names) => names.iter().any(|name| *name == tool.name),
             None => true,
@@ -124,6 +142,10 @@ impl Foreign {
         let mut tools: Vec<Tool> = all.iter().filter(allowed).cloned().collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(tools)
+    }
+
+    fn known_tools(&self) -> Option<Arc<Vec<Tool>>> {
+        self.tools.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn start(&self) -> Result<(Open, Vec<Tool>), Error> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_core::journal::{EffectClass, Guard, Verdict};
+use evenkeel_core::port::runner::WORKSPACE;
 use evenkeel_core::port::tools::{Prepared, ToolRequest};
 use serde_json::{Map, Value};
 
@@ -72,9 +73,8 @@ impl Toolbox {
         match tool.home {
             Home::Server(ServerKind::Files | ServerKind::Grep) => self.judge_files(tool, request, who).await,
             Home::Server(ServerKind::Git) => {
-                let fact =
-                    if tool.name == "git_commit" { Fact::Commit(String::new()) } else { Fact::read("") };
-                Found::judged(self.policy.judge(&who, tool.name, &[fact]))
+                let facts = git_facts(tool.name, &request.call.args);
+                Found::judged(self.policy.judge(&who, tool.name, &facts))
             }
             _ => {
                 let command = request.call.args.get("command").and_then(Value::as_str).unwrap_or_default();
@@ -128,6 +128,29 @@ impl Toolbox {
             readable: Arc::new(move |path| policy.readable(&who, "grep", path)),
         })
     }
+}
+
+/// What a git tool names, or the whole workspace. The paths are git's own and pass no link: it
+/// stores links as such, and looks nothing up through them.
+fn git_facts(tool: &str, args: &Value) -> Vec<Fact> {
+    let fact = |path: &str| match tool {
+        "git_commit" => Fact::Commit(path.to_owned()),
+        _ => Fact::read(path),
+    };
+    let many = args.get("paths").and_then(Value::as_array).into_iter().flatten();
+    let named = many.chain(args.get("path")).filter_map(Value::as_str);
+    let mut facts: Vec<Fact> = named.map(|path| fact(&plain(path))).collect();
+    if facts.is_empty() {
+        facts.push(fact(""));
+    }
+    facts
+}
+
+/// A path without `.`, empty parts and the workspace's own name, as git takes it.
+fn plain(path: &str) -> String {
+    let inside = path.strip_prefix(WORKSPACE).unwrap_or(path);
+    let parts: Vec<&str> = inside.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    parts.join("/")
 }
 
 fn prepared(request: ToolRequest, found: Found, class: EffectClass, parallel: bool) -> Prepared {

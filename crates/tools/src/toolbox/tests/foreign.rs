@@ -152,5 +152,11 @@ async fn a_server_that_does_not_start_offers_nothing() {
     let bench = Bench::with(config).await;
     let mut coder = crate::agents::builtin().remove(0);
     coder.tools = vec!["finish".to_owned(), "mcp:*".to_owned()];
-    assert_eq!(bench.toolbox.offered(&coder).await.unwrap().len(), 1);
+    // Asking again does not wait until it is tried again.
+    let begun = tokio::time::Instant::now();
+    for _ in 0..20 {
+        assert_eq!(bench.toolbox.offered(&coder).await.unwrap().len(), 1);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(show(&bench.call("gone__tool", json!({})).await).contains("There is no tool"));
 }
