@@ -146,10 +146,18 @@ fn git_facts(tool: &str, args: &Value) -> Vec<Fact> {
     facts
 }
 
-/// A path without `.`, empty parts and the workspace's own name, as git takes it.
+/// A path as git takes it: without the workspace's own name, `.` and empty parts, and with `..`
+/// taken back by the letter.
 fn plain(path: &str) -> String {
     let inside = path.strip_prefix(WORKSPACE).unwrap_or(path);
-    let parts: Vec<&str> = inside.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    let mut parts: Vec<&str> = Vec::new();
+    for part in inside.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            _ => parts.push(part),
+        }
+    }
     parts.join("/")
 }
 

@@ -237,7 +237,7 @@ async fn credentials_are_not_shown_and_git_is_not_written() {
         ("edit_file", json!({"path": ".ssh/id_rsa", "old_text": "x", "new_text": "y"})),
         ("write_file", json!({"path": "innocent/hooks/pre-commit", "content": "evil"})),
         ("bash", json!({"command": "cd /; cat .git/config"})),
-        ("git_log", json!({"path": "./.ssh//id_rsa", "patch": true})),
+        ("git_log", json!({"path": "./.ssh/x/..//id_rsa", "patch": true})),
     ] {
         let prepared = bench.prepare(tool, args).await;
         assert!(matches!(prepared.verdict, Verdict::Deny { .. }), "{tool}: {prepared:?}");
