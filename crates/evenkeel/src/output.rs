@@ -164,9 +164,10 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_code(ours))
 }
 
-/// Starts the log on stderr. `RUST_LOG` wins over the configured filter.
+/// Starts the log on stderr. `RUST_LOG` wins over the configured filter. The MCP library tells of
+/// every session at `info`, which nobody asked for by saying `info`; naming it brings that back.
 pub(crate) fn log(filter: &str) -> Result<(), Error> {
-    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| filter.to_owned());
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| format!("rmcp=warn,{filter}"));
     let parsed = tracing_subscriber::EnvFilter::try_new(&filter).map_err(|error| {
         Error::new(
             Code::ConfigInvalid,

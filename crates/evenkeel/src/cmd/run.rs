@@ -192,8 +192,8 @@ fn report(args: &Args, ended: &Ended) -> anyhow::Result<()> {
         return output::json(&ended.json());
     }
     let style = Style::stderr();
-    let line = format!("{} after {} steps in {}", ended.state, ended.steps, output::duration(ended.ms));
-    eprintln!("\n{} {line}", style.state(&ended.state));
+    let took = output::duration(ended.ms);
+    eprintln!("\n{} after {} steps in {took}", style.state(&ended.state), ended.steps);
     if let Some(error) = &ended.error {
         eprintln!(
             "{} {}",

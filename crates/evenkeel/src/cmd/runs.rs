@@ -97,14 +97,14 @@ async fn list(server: &Server, state: Option<RunState>, limit: u32, json: bool) 
         return Ok(ExitCode::SUCCESS);
     }
     let rows: Vec<Vec<String>> = runs.iter().map(row).collect();
-    let heading = ["RUN", "STATE", "ASSISTANT", "STEPS", "CLAIMS", "ACCEPTED", "AGE", "ASKED"];
+    let heading = ["RUN", "STATE", "ASSISTANT", "STEPS", "CLAIMS", "ACCEPTED", "TOOK", "ASKED"];
     output::line(format_args!("{}", output::table(Style::stdout(), &heading, &rows)))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn row(run: &Run) -> Vec<String> {
     let asked = run.spec.messages.last().map(|message| message.joined_text()).unwrap_or_default();
-    let age = run.updated_at.since(run.created_at);
+    let took = run.updated_at.since(run.created_at);
     vec![
         run.id.to_string(),
         run.state.as_str().to_owned(),
@@ -112,7 +112,7 @@ fn row(run: &Run) -> Vec<String> {
         run.step.to_string(),
         run.attempt.to_string(),
         run.created_at.iso().chars().take(19).collect(),
-        duration(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+        duration(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)),
         brief(&asked, 48),
     ]
 }

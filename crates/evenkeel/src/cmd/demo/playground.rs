@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use evenkeel_env::Env;
+use evenkeel_env::{Env, process};
 use evenkeel_lab::provider::{self, FakeConfig, WireKind};
 use evenkeel_lab::task::{Script, Shape, Solver};
 use evenkeel_server::{Config, Overrides};
@@ -22,7 +22,7 @@ pub(super) async fn run(env: Env, listen: SocketAddr, data_dir: PathBuf) -> Done
     let repository = data_dir.join("playground");
     let (scripts, _) = evenkeel_lab::task::available();
     let script = scripts.first().copied().context("no task of the lab can run on this machine")?;
-    write(script, &repository)?;
+    write(script, &repository).await?;
     let repository = repository.canonicalize().context("find the repository")?;
     let fake = provider::start(&env, FakeConfig::new("fake", Arc::new(Solver))).await?;
     let overrides = Overrides::of_process()
@@ -39,7 +39,7 @@ pub(super) async fn run(env: Env, listen: SocketAddr, data_dir: PathBuf) -> Done
 }
 
 /// A new copy of the task's repository, so that each start begins with its failing test.
-fn write(script: &Script, folder: &Path) -> anyhow::Result<()> {
+async fn write(script: &Script, folder: &Path) -> anyhow::Result<()> {
     if folder.exists() {
         std::fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
     }
@@ -49,6 +49,30 @@ fn write(script: &Script, folder: &Path) -> anyhow::Result<()> {
         std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
+    git(folder, &["init", "--quiet"]).await?;
+    git(folder, &["add", "."]).await?;
+    git(
+        folder,
+        &[
+            "-c",
+            "user.name=Playground",
+            "-c",
+            "user.email=none@localhost",
+            "commit",
+            "--quiet",
+            "-m",
+            "Begin",
+        ],
+    )
+    .await
+}
+
+/// Runs git in a folder that we have just written ourselves.
+async fn git(folder: &Path, args: &[&str]) -> anyhow::Result<()> {
+    let mut command = process::command("git");
+    command.args(args).current_dir(folder).env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    let status = command.status().await.context("start git")?;
+    anyhow::ensure!(status.success(), "git {} failed in {}", args.join(" "), folder.display());
     Ok(())
 }
 

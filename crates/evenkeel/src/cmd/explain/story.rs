@@ -47,6 +47,8 @@ pub(crate) fn tell(journal: &Journal) -> Vec<Line> {
             EventBody::ModelAttempts { attempts } => {
                 lines.extend(attempts.iter().map(|attempt| line("attempt", attempt_text(attempt))));
             }
+            // The acceptance has told it.
+            EventBody::UserMessage { message } if journal.run.spec.messages.contains(message) => {}
             EventBody::Parked { .. } => {
                 parked_at = Some(event.at);
                 lines.extend(told(&event.body).map(|(kind, text)| line(kind, text)));
