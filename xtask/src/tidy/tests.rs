@@ -10,8 +10,9 @@ fn the_tree_is_tidy() {
 
 #[test]
 fn codes_are_read_from_the_table() {
-    let source = "macro_rules! codes { (\"no\") }\n\ncodes! {\n    A = \"a-b\", 422, \"First.\";\n\n    C = \"c\", 500, \"Second.\";\n}\n\nfn f() { \"x\"; }\n";
-    let expected = [("a-b", "First."), ("c", "Second.")].map(|(a, b)| (a.to_owned(), b.to_owned()));
+    let source = "macro_rules! codes { (\"no\") }\n\ncodes! {\n    A = \"a-b\", 422, \"First; still first.\";\n\n    C = \"c\", 500, \"Second.\";\n}\n\nfn f() { \"x\"; }\n";
+    let expected =
+        [("a-b", "First; still first."), ("c", "Second.")].map(|(a, b)| (a.to_owned(), b.to_owned()));
     assert_eq!(codes(source), expected);
 }
 
