@@ -25,3 +25,5 @@ pub(crate) mod estimate;
 pub(crate) mod plan;
 pub(crate) mod text;
 
+#[cfg(test)]
+mod tests;

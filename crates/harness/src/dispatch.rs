@@ -169,7 +169,8 @@ impl Dispatch {
     /// Takes up to `n` slots that are free now.
     fn reserve(&self, n: usize) -> Vec<Slot> {
         let slots = &self.host.parts.slots.harness;
-        let reserved: Vec<Slot> = std::iter::from_fn(|| slots.try_acquire()).take(n.min(RESERVED_MAX)).collect();
+        let reserved: Vec<Slot> =
+            std::iter::from_fn(|| slots.try_acquire()).take(n.min(RESERVED_MAX)).collect();
         if reserved.is_empty() && n > 0 {
             self.state().hungry = true;
         }

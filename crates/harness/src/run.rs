@@ -20,3 +20,5 @@ pub(crate) mod state;
 pub(crate) mod step;
 pub(crate) mod tools;
 
+#[cfg(test)]
+pub(crate) mod tests;

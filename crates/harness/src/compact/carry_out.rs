@@ -148,7 +148,8 @@ impl Driver {
     fn summary_request(&mut self, cut: &Cut, aim: Aim) -> ModelRequest {
         let config = &self.host.config.compact;
         let view = &self.journal.view;
-        let room = estimate::share(aim.facts.context_tokens, 0.7).saturating_sub(config.summary_tokens_max.into());
+        let room =
+            estimate::share(aim.facts.context_tokens, 0.7).saturating_sub(config.summary_tokens_max.into());
         let room = usize::try_from(estimate::bytes(room, aim.facts)).unwrap_or(usize::MAX);
         let record = text::record(view, cut, room.saturating_sub(text::SYSTEM.len()));
         ModelRequest {
@@ -177,8 +178,13 @@ impl Driver {
                 self.stage_attempts(attempts);
                 match judged(&message) {
                     Ok(summary) => {
-                        let bytes = 2 * estimate::bytes(self.host.config.compact.summary_tokens_max.into(), aim.facts);
-                        Summarised::Text(output::shown(&summary, usize::try_from(bytes).unwrap_or(usize::MAX)).text)
+                        let bytes = 2 * estimate::bytes(
+                            self.host.config.compact.summary_tokens_max.into(),
+                            aim.facts,
+                        );
+                        Summarised::Text(
+                            output::shown(&summary, usize::try_from(bytes).unwrap_or(usize::MAX)).text,
+                        )
                     }
                     Err(fault) => Summarised::Failed(format!("The summary was discarded: {fault}.")),
                 }
@@ -249,7 +255,13 @@ impl Driver {
         self.journal.flush().await
     }
 
-    async fn record(&mut self, cut: &Cut, summary: Option<String>, before: u64, after: u64) -> Result<(), Stop> {
+    async fn record(
+        &mut self,
+        cut: &Cut,
+        summary: Option<String>,
+        before: u64,
+        after: u64,
+    ) -> Result<(), Stop> {
         self.host.count(|counters| counters.n_compactions += 1);
         self.journal.stage(EventBody::Compacted {
             from: cut.from,

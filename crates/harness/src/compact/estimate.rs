@@ -38,19 +38,34 @@ pub(crate) fn entry_bytes(view: &View, entry: &Entry, config: &CompactConfig) ->
 }
 
 /// Tokens of this many bytes on the route.
-#[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "an estimate")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "an estimate"
+)]
 pub(crate) fn tokens(bytes: u64, facts: RouteFacts) -> u64 {
     (bytes as f64 / facts.bytes_per_token.max(0.25)).ceil() as u64
 }
 
 /// Bytes of this many tokens on the route.
-#[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "an estimate")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "an estimate"
+)]
 pub(crate) fn bytes(tokens: u64, facts: RouteFacts) -> u64 {
     (tokens as f64 * facts.bytes_per_token.max(0.25)) as u64
 }
 
 /// The given share of a number of tokens.
-#[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "an estimate")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "an estimate"
+)]
 pub(crate) fn share(tokens: u64, share: f64) -> u64 {
     (tokens as f64 * share) as u64
 }

@@ -77,7 +77,8 @@ pub(crate) fn bytes_left(view: &View, cut: &Cut, config: &CompactConfig) -> u64 
 
 /// How many units to keep, from most to least: halved each time, zero last.
 pub(crate) fn keeps(most: usize) -> Vec<usize> {
-    let mut keeps: Vec<usize> = std::iter::successors(Some(most), |keep| (*keep > 0).then_some(keep / 2)).collect();
+    let mut keeps: Vec<usize> =
+        std::iter::successors(Some(most), |keep| (*keep > 0).then_some(keep / 2)).collect();
     keeps.dedup();
     keeps
 }

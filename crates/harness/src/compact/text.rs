@@ -103,14 +103,17 @@ pub(crate) fn digest(view: &View, cut: &Cut, bytes_max: usize) -> String {
 /// The message's lines, last first.
 fn lines_of(message: &Message) -> Vec<String> {
     let line = |prefix: &str, text: &str| {
-        let first: String = text.chars().take(LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let first: String =
+            text.chars().take(LINE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
         format!("- {prefix}: {first}")
     };
     let lines = message.blocks.iter().rev().filter_map(|block| match block {
         Block::Text { text } if message.role == Role::User => Some(line("user", text)),
         Block::Text { text } => Some(line("assistant", text)),
         Block::ToolCall(call) => Some(line(&format!("called {}", call.name), &call.args.to_string())),
-        Block::ToolResult(result) if result.is_error => Some(line(&format!("{} failed", result.name), &result.text)),
+        Block::ToolResult(result) if result.is_error => {
+            Some(line(&format!("{} failed", result.name), &result.text))
+        }
         Block::ToolResult(_) | Block::Opaque { .. } => None,
     });
     lines.collect()

@@ -70,7 +70,9 @@ impl Dispatch {
     }
 
     async fn expire(&self) {
-        let Ok(ended) = self.answer(self.host.parts.store.expire(Expire { limit: EXPIRE_MAX })).await else { return };
+        let Ok(ended) = self.answer(self.host.parts.store.expire(Expire { limit: EXPIRE_MAX })).await else {
+            return;
+        };
         for (thread, run) in ended {
             self.host.count_ended(RunState::Expired);
             tracing::info!(%run, "run expired");
@@ -80,7 +82,8 @@ impl Dispatch {
 
     /// Tells local listeners of an end that the store wrote by itself.
     async fn announce(&self, thread: ThreadId) {
-        let request = ListRuns { tenant: None, thread: Some(thread), states: Vec::new(), limit: 1, offset: 0 };
+        let request =
+            ListRuns { tenant: None, thread: Some(thread), states: Vec::new(), limit: 1, offset: 0 };
         let Ok(runs) = self.answer(self.host.parts.store.list_runs(request)).await else { return };
         let Some(run) = runs.into_iter().next() else { return };
         let thread = ThreadRef { tenant: run.tenant, thread };
@@ -135,7 +138,8 @@ impl Dispatch {
             return;
         }
         let limit = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-        let request = Wake { me: self.replica(), on: WaitReason::Model, route: Some(route.to_owned()), limit };
+        let request =
+            Wake { me: self.replica(), on: WaitReason::Model, route: Some(route.to_owned()), limit };
         match self.answer(self.host.parts.store.wake(request)).await {
             Ok(claims) => {
                 self.woken(route, claims.len(), slots.len());
@@ -202,7 +206,8 @@ impl Dispatch {
         let mut ours = Vec::new();
         let mut offset = 0;
         loop {
-            let request = ListRuns { tenant: None, thread: None, states: states.clone(), limit: PAGE, offset };
+            let request =
+                ListRuns { tenant: None, thread: None, states: states.clone(), limit: PAGE, offset };
             let page = self.answer(self.host.parts.store.list_runs(request)).await?;
             let n = u32::try_from(page.len()).unwrap_or(u32::MAX);
             ours.extend(page.into_iter().filter(|run| run.owner == Some(me)));

@@ -40,11 +40,13 @@ impl Dispatch {
             return;
         }
         // The queue for slots goes before the claim loop: steps of begun runs before new runs.
-        let Ok(slot) = self.host.parts.slots.harness.acquire(&TenantId::from("parked"), SLOT_WAIT).await else {
+        let Ok(slot) = self.host.parts.slots.harness.acquire(&TenantId::from("parked"), SLOT_WAIT).await
+        else {
             return;
         };
         let route = permit.0.route().to_owned();
-        let request = Wake { me: self.replica(), on: WaitReason::Model, route: Some(route.clone()), limit: 1 };
+        let request =
+            Wake { me: self.replica(), on: WaitReason::Model, route: Some(route.clone()), limit: 1 };
         match self.answer(self.host.parts.store.wake(request)).await {
             Ok(claims) => {
                 self.woken(&route, claims.len(), 1);

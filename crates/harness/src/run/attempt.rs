@@ -87,7 +87,10 @@ impl Driver {
             }
             ModelOutcome::ContextTooLong { attempts } => {
                 self.stage_attempts(attempts);
-                let text = format!("The provider refused the context of step {} as too long.", self.journal.view.step);
+                let text = format!(
+                    "The provider refused the context of step {} as too long.",
+                    self.journal.view.step
+                );
                 self.journal.stage(EventBody::Noted { kind: NOTE_TOO_LONG.to_owned(), text });
                 Ok(None)
             }
@@ -107,7 +110,8 @@ impl Driver {
             Err(fault) => {
                 watch.reset(fault);
                 self.stage_attempts(attempts);
-                let text = format!("Your last reply was discarded: {fault}. Answer the request, or call a tool.");
+                let text =
+                    format!("Your last reply was discarded: {fault}. Answer the request, or call a tool.");
                 self.journal.stage(EventBody::Noted { kind: NOTE_MALFORMED.to_owned(), text });
             }
         }
@@ -205,7 +209,8 @@ impl Driver {
         if matches!(error.code, Code::PayloadTooLarge | Code::MessageTooLarge | Code::ContextTooLong) {
             let view = &self.journal.view;
             let bytes: u64 = self.fixed_bytes + view.entries.iter().map(|entry| entry.bytes).sum::<u64>();
-            let text = format!("{} It was the request of step {} with {bytes} bytes.", error.message, view.step);
+            let text =
+                format!("{} It was the request of step {} with {bytes} bytes.", error.message, view.step);
             error.message = text.into();
         }
         error

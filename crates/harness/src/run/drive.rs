@@ -76,14 +76,18 @@ pub(crate) async fn drive(
     signal: watch::Receiver<Signal>,
 ) -> Left {
     let run = claim.fence.run;
-    let driven = AssertUnwindSafe(attempt(host.clone(), claim.clone(), source, signal.clone())).catch_unwind();
+    let driven =
+        AssertUnwindSafe(attempt(host.clone(), claim.clone(), source, signal.clone())).catch_unwind();
     let left = match driven.await {
         Ok(left) => left,
         Err(panic) => {
             host.count(|counters| counters.n_panicked += 1);
             let error = panicked(panic.as_ref());
             tracing::error!(%run, %error, "run panicked");
-            AssertUnwindSafe(fail(host.clone(), claim, signal, error)).catch_unwind().await.unwrap_or(Left::Fenced)
+            AssertUnwindSafe(fail(host.clone(), claim, signal, error))
+                .catch_unwind()
+                .await
+                .unwrap_or(Left::Fenced)
         }
     };
     if matches!(left, Left::Fenced) {
@@ -238,7 +242,8 @@ impl Driver {
             return Ok(());
         }
         let had_runs = self.journal.view.entries.iter().any(|entry| entry.run != fence.run);
-        let base = if had_runs { workspaces.snapshot(fence.thread).await.map_err(Stop::Refused)? } else { first };
+        let base =
+            if had_runs { workspaces.snapshot(fence.thread).await.map_err(Stop::Refused)? } else { first };
         self.journal.stage_at(0, EventBody::Checkpoint { snapshot: Some(base) });
         self.journal.flush().await
     }
@@ -280,7 +285,12 @@ impl Driver {
         }
         let facts = self.route()?;
         let moment = Moment {
-            estimate: estimate::prompt(&self.journal.view, self.fixed_bytes, facts, &self.host.config.compact),
+            estimate: estimate::prompt(
+                &self.journal.view,
+                self.fixed_bytes,
+                facts,
+                &self.host.config.compact,
+            ),
             threshold: estimate::threshold(facts, &self.host.config.compact),
             permit: self.permit.is_some(),
         };

@@ -33,11 +33,12 @@ impl Driver {
         let snapshot = self.snapshot_now().await?;
         let truncated = self.journal.view.open.as_ref().map(|open| open.truncated);
         match truncated {
-            Some(truncated) => self.stage_tool_message(if truncated { TRUNCATED } else { prompt::INTERRUPTED }),
-            None => self.journal.stage(EventBody::Noted {
-                kind: NOTE_TRUNCATED.to_owned(),
-                text: TRUNCATED_TEXT.to_owned(),
-            }),
+            Some(truncated) => {
+                self.stage_tool_message(if truncated { TRUNCATED } else { prompt::INTERRUPTED })
+            }
+            None => self
+                .journal
+                .stage(EventBody::Noted { kind: NOTE_TRUNCATED.to_owned(), text: TRUNCATED_TEXT.to_owned() }),
         }
         self.journal.stage(EventBody::Checkpoint { snapshot });
         self.journal.flush().await
@@ -53,7 +54,8 @@ impl Driver {
 
     /// What the model answered is durable before anything slow is done for the end of the run.
     pub(crate) async fn keep_answer(&mut self) -> Result<(), Stop> {
-        if self.journal.view.base.is_some() && self.journal.view.answer.is_some() && !self.journal.is_clean() {
+        if self.journal.view.base.is_some() && self.journal.view.answer.is_some() && !self.journal.is_clean()
+        {
             self.journal.flush().await?;
         }
         Ok(())

@@ -18,7 +18,8 @@ pub(crate) const INTERRUPTED: &str =
 
 /// The messages for the model.
 pub(crate) fn messages(view: &View, stub_bytes_min: usize) -> Vec<Message> {
-    let mut messages: Vec<Message> = view.summary.iter().map(|summary| summary_message(&summary.text)).collect();
+    let mut messages: Vec<Message> =
+        view.summary.iter().map(|summary| summary_message(&summary.text)).collect();
     messages.extend(view.entries.iter().map(|entry| stubbed(view, entry, stub_bytes_min)));
     valid(messages)
 }
@@ -55,7 +56,10 @@ fn stub(result: &ToolResult, blob: Option<&str>) -> String {
     let n_chars = result.text.chars().count();
     let kept = blob.map(|blob| format!("; whole output kept as {blob}")).unwrap_or_default();
     let kind = if result.is_error { "error" } else { "result" };
-    format!("[older {kind} of {} removed to save space: {n_chars} characters{kept}; call again if needed]", result.name)
+    format!(
+        "[older {kind} of {} removed to save space: {n_chars} characters{kept}; call again if needed]",
+        result.name
+    )
 }
 
 /// A history that every provider accepts.
@@ -74,8 +78,7 @@ pub(crate) fn valid(messages: Vec<Message>) -> Vec<Message> {
             Role::Assistant => {
                 let calls = unique_calls(&mut message);
                 let id = message.id.clone();
-                let has_content =
-                    message.blocks.iter().any(|block| !matches!(block, Block::Opaque { .. }));
+                let has_content = message.blocks.iter().any(|block| !matches!(block, Block::Opaque { .. }));
                 if has_content {
                     push_unless_empty(&mut out, message);
                 }

@@ -294,7 +294,9 @@ impl View {
             EventBody::CancelRequested => self.cancelling = true,
             EventBody::Noted { kind, .. } => self.noted(kind),
             EventBody::RunEnded { .. } => self.ended = true,
-            EventBody::RunClaimed { .. } | EventBody::UserMessage { .. } | EventBody::PolicyDecided { .. } => {}
+            EventBody::RunClaimed { .. }
+            | EventBody::UserMessage { .. }
+            | EventBody::PolicyDecided { .. } => {}
         }
     }
 

@@ -233,7 +233,9 @@ fn malformed() -> Error {
     Error::new(
         Code::ReplyMalformed,
         Origin::Provider,
-        format!("The model's last {MALFORMED_STOPPED} replies were empty, malformed or cut by the token limit."),
+        format!(
+            "The model's last {MALFORMED_STOPPED} replies were empty, malformed or cut by the token limit."
+        ),
         "Raise output_tokens_max, or use another model for this route.",
     )
 }

@@ -139,7 +139,8 @@ impl Driver {
         self.journal.check_lease()?;
         let mut ready = std::mem::take(&mut self.ready);
         let intents = self.intents(|fresh| fresh).into_iter();
-        let calls: Vec<_> = intents.filter_map(|(call, intent)| Some((intent, ready.remove(&call.idx)?))).collect();
+        let calls: Vec<_> =
+            intents.filter_map(|(call, intent)| Some((intent, ready.remove(&call.idx)?))).collect();
         if calls.is_empty() {
             self.journal.view.forget_fresh();
             return Ok(());
@@ -214,11 +215,14 @@ impl Driver {
             let request = self.request(&call);
             let prepared = self.unless_stopped(self.tools().prepare(request)).await?;
             match refusal(&prepared) {
-                Some(text) => self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?,
+                Some(text) => {
+                    self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?
+                }
                 None => known.push((intent, prepared)),
             }
         }
-        let (beside, alone): (Vec<_>, Vec<_>) = known.into_iter().partition(|(_, prepared)| prepared.parallel);
+        let (beside, alone): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|(_, prepared)| prepared.parallel);
         self.run_all(beside, Settled::Reran).await?;
         for call in alone {
             self.run_all(vec![call], Settled::Reran).await?;
@@ -231,7 +235,9 @@ impl Driver {
         let calls = self.journal.view.open.iter().flat_map(|open| &open.calls);
         calls
             .filter_map(|call| match &call.state {
-                CallState::Intended { intent, fresh } if wanted(*fresh) => Some((call.clone(), intent.clone())),
+                CallState::Intended { intent, fresh } if wanted(*fresh) => {
+                    Some((call.clone(), intent.clone()))
+                }
                 _ => None,
             })
             .collect()
@@ -284,7 +290,10 @@ async fn execute(host: &crate::host::Host, prepared: Prepared, grace: Duration) 
     let name = prepared.request.call.name.clone();
     let output = match timeout(limit + grace, host.parts.tools.execute(prepared)).await {
         Ok(output) => output,
-        Err(_) => ToolOutput::error(format!("{name} did not answer within {} ms and was stopped.", limit.as_millis())),
+        Err(_) => ToolOutput::error(format!(
+            "{name} did not answer within {} ms and was stopped.",
+            limit.as_millis()
+        )),
     };
     (output, u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
@@ -297,9 +306,9 @@ fn refusal(prepared: &Prepared) -> Option<String> {
     match &prepared.verdict {
         Verdict::Allow => None,
         Verdict::Deny { reason } => Some(format!("Not allowed: {reason}")),
-        Verdict::Ask { reason } => {
-            Some(format!("Not allowed: it needs a person's approval ({reason}), and approvals are not configured."))
-        }
+        Verdict::Ask { reason } => Some(format!(
+            "Not allowed: it needs a person's approval ({reason}), and approvals are not configured."
+        )),
     }
 }
 

@@ -50,7 +50,7 @@ fn play(request: &str, script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'st
         let run = bench.admit(thread, bench.spec("coder", &request)).await;
         let run = bench.ended(run).await;
         bench.assert_sound(thread).await;
-        let requests = process.model.requests.lock().unwrap().clone();
+        let requests = process.model.requests();
         Played { run, events: bench.events(thread).await, requests }
     })
 }
@@ -93,7 +93,10 @@ fn old_results_become_stubs_and_no_model_is_asked() {
     let last = played.requests.last().unwrap();
     assert_eq!(last.messages[0].joined_text(), "the request");
     let first_result = last.messages[2].tool_results().next().unwrap().text.clone();
-    assert_eq!(first_result, "[older result of read removed to save space: 5000 characters; call again if needed]");
+    assert_eq!(
+        first_result,
+        "[older result of read removed to save space: 5000 characters; call again if needed]"
+    );
     let last_result = last.messages.last().unwrap().tool_results().next().unwrap().text.clone();
     assert!(last_result.starts_with("0030 "), "the newest stay whole");
 }
@@ -168,11 +171,11 @@ fn a_chat_of_many_turns_keeps_the_newest_and_each_turn_is_answered() {
             let text = format!("turn {n} {}", "blah ".repeat(400));
             let run = bench.admit(thread, bench.spec("chat", &text)).await;
             assert_eq!(end_of(&bench.ended(run).await), "completed  answer");
-            let requests = process.model.requests.lock().unwrap();
+            let requests = process.model.requests();
             assert_eq!(requests.last().unwrap().messages.last().unwrap().joined_text(), text);
         }
         assert!(process.harness.stats().n_compactions > 0);
-        assert!(largest(&process.model.requests.lock().unwrap()) < 48_000);
+        assert!(largest(&process.model.requests()) < 48_000);
         bench.assert_sound(thread).await;
     });
 }

@@ -74,11 +74,10 @@ fn the_same_call_is_warned_at_three_and_stopped_at_four() {
         let run = bench.admit(thread, bench.spec("coder", "go")).await;
         assert_eq!(end_of(&bench.ended(run).await), "failed run-repeats");
         assert_eq!(bench.world.n_executed("put"), 3);
-        let requests = process.model.requests.lock().unwrap();
+        let requests = process.model.requests();
         assert_eq!(requests.len(), 4);
         let last = requests[3].messages.last().unwrap().tool_results().next().unwrap().text.clone();
         assert!(last.starts_with("stored") && last.contains("3rd time in a row"), "{last}");
-        drop(requests);
         let noted = |event: &evenkeel_core::journal::Event| matches!(&event.body, EventBody::Noted { kind, .. } if kind == "repeated_call");
         assert_eq!(bench.events(thread).await.iter().filter(|event| noted(event)).count(), 1);
         bench.assert_sound(thread).await;
@@ -107,12 +106,11 @@ fn a_reply_cut_by_the_token_limit_runs_nothing_and_says_so() {
         let run = bench.admit(thread, bench.spec("coder", "go")).await;
         assert_eq!(end_of(&bench.ended(run).await), "completed  short");
         assert!(bench.world.sent.lock().unwrap().is_empty());
-        let requests = process.model.requests.lock().unwrap();
+        let requests = process.model.requests();
         let told = requests[1].messages.last().unwrap().tool_results().next().unwrap().clone();
         assert!(told.is_error && told.text.contains("nothing of it was executed"), "{told:?}");
         let told = requests[2].messages.last().unwrap().joined_text();
         assert!(told.contains("cut off by the output token limit"), "{told}");
-        drop(requests);
         bench.assert_sound(thread).await;
     });
 }
@@ -180,18 +178,27 @@ fn a_panic_ends_one_run_and_the_others_go_on() {
 
 #[test]
 fn a_cancel_stops_every_phase_and_leaves_a_history_that_goes_on() {
-    let phases: [(&str, fn(&ModelRequest) -> Say); 3] = [
+    type Script = fn(&ModelRequest) -> Say;
+    let phases: [(&str, Script); 3] = [
         ("model", |_| Say::Hang),
-        ("tool", |_| Say::Calls(vec![("put", json!({"what": "a"})), ("hang", json!({})), ("put", json!({"what": "b"}))])),
+        ("tool", |_| {
+            Say::Calls(vec![
+                ("put", json!({"what": "a"})),
+                ("hang", json!({})),
+                ("put", json!({"what": "b"})),
+            ])
+        }),
         ("stream", |_| Say::Stream("I have begun to")),
     ];
     for (phase, script) in phases {
         for hinted in [true, false] {
             in_time(async {
                 let bench = Bench::new(12);
-                let process = bench.start(move |request| match request.messages.last().unwrap().joined_text().as_str() {
-                    "next" => Say::Text("goes on"),
-                    _ => script(request),
+                let process = bench.start(move |request| {
+                    match request.messages.last().unwrap().joined_text().as_str() {
+                        "next" => Say::Text("goes on"),
+                        _ => script(request),
+                    }
                 });
                 let thread = bench.new_thread();
                 let run = bench.admit(thread, bench.spec("coder", "go")).await;

@@ -26,30 +26,30 @@ use serde_json::Value;
 use super::valid;
 use super::world::{Points, Say, TestFeed, TestModel, TestStore, TestTools, TestWorkspaces, World};
 
-pub const TENANT: &str = "acme";
+pub(crate) const TENANT: &str = "acme";
 
 /// What outlives a harness.
-pub struct Bench {
-    pub env: Env,
-    pub store: Arc<MemoryStore>,
-    pub world: Arc<World>,
+pub(crate) struct Bench {
+    pub(crate) env: Env,
+    pub(crate) store: Arc<MemoryStore>,
+    pub(crate) world: Arc<World>,
 }
 
 /// A harness and the parts that belong to its process.
-pub struct Process {
-    pub harness: Arc<Harness>,
-    pub model: Arc<TestModel>,
-    pub store: Arc<TestStore>,
-    pub feed: Arc<TestFeed>,
-    pub points: Arc<Points>,
+pub(crate) struct Process {
+    pub(crate) harness: Arc<Harness>,
+    pub(crate) model: Arc<TestModel>,
+    pub(crate) store: Arc<TestStore>,
+    pub(crate) feed: Arc<TestFeed>,
+    pub(crate) points: Arc<Points>,
 }
 
 /// How a process is started.
-pub struct Setup {
-    pub config: HarnessConfig,
-    pub die_at: Option<usize>,
-    pub n_slots: usize,
-    pub tune: fn(&mut TestModel),
+pub(crate) struct Setup {
+    pub(crate) config: HarnessConfig,
+    pub(crate) die_at: Option<usize>,
+    pub(crate) n_slots: usize,
+    pub(crate) tune: fn(&mut TestModel),
 }
 
 impl Default for Setup {
@@ -59,13 +59,16 @@ impl Default for Setup {
 }
 
 /// Runs a test in virtual time.
-pub fn in_time<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(7 * 24 * 3600), test).await }).expect("the test ends")
+pub(crate) fn in_time<T>(test: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime
+        .block_on(async { tokio::time::timeout(Duration::from_secs(7 * 24 * 3600), test).await })
+        .expect("the test ends")
 }
 
 impl Bench {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let env = Env {
             clock: Arc::new(VirtualClock::starting_at(Wall(1_700_000_000_000))),
             generator: Generator::from_seed(seed),
@@ -76,11 +79,11 @@ impl Bench {
         Self { env, store, world: Arc::default() }
     }
 
-    pub fn start(&self, script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'static) -> Process {
+    pub(crate) fn start(&self, script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'static) -> Process {
         self.start_with(Setup::default(), script)
     }
 
-    pub fn start_with(
+    pub(crate) fn start_with(
         &self,
         setup: Setup,
         script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'static,
@@ -107,16 +110,16 @@ impl Bench {
         Process { harness, model, store, feed, points }
     }
 
-    pub fn client(&self) -> StoreClient {
+    pub(crate) fn client(&self) -> StoreClient {
         StoreClient(self.store.clone())
     }
 
-    pub fn new_thread(&self) -> ThreadId {
+    pub(crate) fn new_thread(&self) -> ThreadId {
         ThreadId::new(self.env.wall(), &self.env.generator)
     }
 
     /// Accepts a turn; nobody is told.
-    pub async fn admit(&self, thread: ThreadId, spec: RunSpec) -> RunId {
+    pub(crate) async fn admit(&self, thread: ThreadId, spec: RunSpec) -> RunId {
         let run = RunId::new(self.env.wall(), &self.env.generator);
         let request = Admit {
             tenant: TenantId::from(TENANT),
@@ -135,7 +138,7 @@ impl Bench {
         }
     }
 
-    pub fn spec(&self, assistant: &str, text: &str) -> RunSpec {
+    pub(crate) fn spec(&self, assistant: &str, text: &str) -> RunSpec {
         let id = RunId::new(self.env.wall(), &self.env.generator);
         RunSpec {
             assistant: assistant.to_owned(),
@@ -149,40 +152,40 @@ impl Bench {
         }
     }
 
-    pub async fn run(&self, run: RunId) -> Run {
+    pub(crate) async fn run(&self, run: RunId) -> Run {
         let request = RunRef { tenant: TenantId::from(TENANT), run };
         self.client().get_run(request).await.unwrap().unwrap()
     }
 
-    pub async fn thread(&self, thread: ThreadId) -> Thread {
+    pub(crate) async fn thread(&self, thread: ThreadId) -> Thread {
         let request = ThreadRef { tenant: TenantId::from(TENANT), thread };
         self.client().get_thread(request).await.unwrap().unwrap()
     }
 
     /// Waits until the run is in a state that `wanted` accepts.
-    pub async fn reaches(&self, run: RunId, wanted: impl Fn(&Run) -> bool) -> Run {
+    pub(crate) async fn reaches(&self, run: RunId, wanted: impl Fn(&Run) -> bool) -> Run {
         loop {
             let now = self.run(run).await;
             if wanted(&now) {
                 return now;
             }
             assert!(!now.state.is_terminal(), "ended otherwise: {now:#?}");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    pub async fn ended(&self, run: RunId) -> Run {
+    pub(crate) async fn ended(&self, run: RunId) -> Run {
         self.reaches(run, |run| run.state.is_terminal()).await
     }
 
-    pub async fn events(&self, thread: ThreadId) -> Vec<Event> {
+    pub(crate) async fn events(&self, thread: ThreadId) -> Vec<Event> {
         let request = ReadEvents { tenant: TenantId::from(TENANT), thread, after_seq: 0, limit: 100_000 };
         self.client().read_events(request).await.unwrap()
     }
 
     /// The conversation as text, one line a message; what was settled after an interruption reads
     /// as if it had not been interrupted.
-    pub async fn transcript(&self, thread: ThreadId) -> String {
+    pub(crate) async fn transcript(&self, thread: ThreadId) -> String {
         let events = self.events(thread).await;
         let lines = events.iter().filter_map(|event| match &event.body {
             EventBody::UserMessage { message }
@@ -193,19 +196,19 @@ impl Bench {
         lines.collect::<Vec<_>>().join("\n").replace(APPLIED, "edited")
     }
 
-    pub async fn cancel(&self, run: RunId) -> Cancelled {
+    pub(crate) async fn cancel(&self, run: RunId) -> Cancelled {
         let request = Cancel { tenant: TenantId::from(TENANT), run, force: false };
         self.client().cancel(request).await.unwrap()
     }
 
-    pub async fn runs(&self) -> Vec<Run> {
+    pub(crate) async fn runs(&self) -> Vec<Run> {
         let request = ListRuns { tenant: None, thread: None, states: Vec::new(), limit: 10_000, offset: 0 };
         self.client().list_runs(request).await.unwrap()
     }
 
     /// What must hold of a thread whatever happened: dense, paired, each effect settled once, and
     /// nothing after the end of a run.
-    pub async fn assert_sound(&self, thread: ThreadId) {
+    pub(crate) async fn assert_sound(&self, thread: ThreadId) {
         let events = self.events(thread).await;
         for (idx, event) in events.iter().enumerate() {
             assert_eq!(event.seq, idx as u64 + 1, "dense");
@@ -260,18 +263,18 @@ fn agents() -> BTreeMap<String, Agent> {
 }
 
 /// The outcome in one line: state, code, text.
-pub fn end_of(run: &Run) -> String {
+pub(crate) fn end_of(run: &Run) -> String {
     let outcome = run.outcome.as_ref().expect("it has ended");
     let code = outcome.error.as_ref().map_or("", |error| error.code.as_str());
     format!("{} {code} {}", outcome.state.as_str(), outcome.text).trim().to_owned()
 }
 
 /// Whether the run has ended.
-pub fn is_over(run: &Run) -> bool {
+pub(crate) fn is_over(run: &Run) -> bool {
     run.state.is_terminal()
 }
 
 /// Whether the run is parked.
-pub fn is_waiting(run: &Run) -> bool {
+pub(crate) fn is_waiting(run: &Run) -> bool {
     run.state == RunState::Waiting
 }

@@ -1,6 +1,8 @@
 //! The harness at its edge: real loops over a store in memory, with a scripted model and tools, in
 //! virtual time.
 
+#![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
+
 mod compaction;
 mod crash;
 mod ends;

@@ -1,7 +1,7 @@
 //! The model is away: park, wake, give up.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_core::run::{Class, RunSpec, RunState};
@@ -18,7 +18,11 @@ fn parked_runs_hold_no_slot_and_each_permit_wakes_one() {
         let up = Arc::new(AtomicBool::new(false));
         let is_up = up.clone();
         let process = bench.start(move |request| {
-            if request.permit.is_some() || is_up.load(Ordering::Relaxed) { Say::Text("done") } else { Say::Park }
+            if request.permit.is_some() || is_up.load(Ordering::Relaxed) {
+                Say::Text("done")
+            } else {
+                Say::Park
+            }
         });
         let mut runs = Vec::new();
         for _ in 0..5 {
@@ -51,7 +55,7 @@ fn parked_runs_hold_no_slot_and_each_permit_wakes_one() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(process.model.n_dropped.load(Ordering::Relaxed), 7, "every permit came back");
         assert_eq!(process.model.parked.lock().unwrap()["main"], 0);
-        let prior = process.model.requests.lock().unwrap().last().unwrap().prior_attempts;
+        let prior = process.model.requests().last().unwrap().prior_attempts;
         assert_eq!(prior, 1);
     });
 }
@@ -133,7 +137,18 @@ fn without_protection_an_outage_or_a_fatal_error_fails_the_run_at_once() {
 
 #[test]
 fn the_store_goes_away_at_any_operation_and_nothing_is_lost_or_doubled() {
-    let operations = ["read_events", "commit_step", "commit_turn", "park", "claim_ready", "wake", "put_blob", "steal", "counts", "expire"];
+    let operations = [
+        "read_events",
+        "commit_step",
+        "commit_turn",
+        "park",
+        "claim_ready",
+        "wake",
+        "put_blob",
+        "steal",
+        "counts",
+        "expire",
+    ];
     for operation in operations {
         for happened in [false, true] {
             in_time(async {

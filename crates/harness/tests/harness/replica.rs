@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use evenkeel_core::id::ReplicaId;
 use evenkeel_core::port::store::{Heartbeat, Steal};
 use evenkeel_core::run::RunState;
-use evenkeel_core::id::ReplicaId;
 use serde_json::json;
 
 use super::lab::{Bench, Setup, end_of, in_time};
@@ -109,7 +109,11 @@ fn more_runs_than_slots_all_end() {
         let bench = Bench::new(44);
         let mut runs = Vec::new();
         for n in 0..50 {
-            let thread = if n % 3 == 0 { runs.first().map_or_else(|| bench.new_thread(), |(thread, _)| *thread) } else { bench.new_thread() };
+            let thread = if n % 3 == 0 {
+                runs.first().map_or_else(|| bench.new_thread(), |(thread, _)| *thread)
+            } else {
+                bench.new_thread()
+            };
             runs.push((thread, bench.admit(thread, bench.spec("chat", "go")).await));
         }
         let process = bench.start_with(Setup { n_slots: 3, ..Setup::default() }, |_| Say::Text("done"));

@@ -167,11 +167,10 @@ fn long_output_is_cut_at_characters_and_kept_whole() {
         let thread = bench.new_thread();
         let run = bench.admit(thread, bench.spec("coder", "go")).await;
         bench.ended(run).await;
-        let requests = process.model.requests.lock().unwrap();
+        let requests = process.model.requests();
         let shown = requests[1].messages[2].tool_results().next().unwrap().text.clone();
         assert!(shown.contains("44000 of 60000 characters left out"), "{}", shown.chars().count());
         assert!(shown.chars().count() < 16_200);
-        drop(requests);
         let blob = bench.events(thread).await.into_iter().find_map(|event| match event.body {
             EventBody::EffectSettled(result) => result.blob,
             _ => None,

@@ -3,14 +3,41 @@
 use std::collections::BTreeSet;
 
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::message::{Block, Message, Role};
+use evenkeel_core::message::{Block, Message, Provenance, Role};
 use evenkeel_core::port::model::{ModelRequest, Purpose};
+use evenkeel_model::config::{Capabilities, ProviderKind};
+use evenkeel_model::provider::{Bound, Prompt, Target, anthropic, openai};
+use evenkeel_model::wire::validate;
 
 /// Panics if a provider would refuse the request.
-pub fn assert_valid(request: &ModelRequest) {
-    if let Err(fault) = check(request) {
+pub(crate) fn assert_valid(request: &ModelRequest) {
+    if let Err(fault) = check(request).and_then(|()| check_on_wires(request)) {
         panic!("invalid request: {fault}\n{:#?}", request.messages);
     }
+}
+
+/// The request as both wires carry it, by their strict validators.
+fn check_on_wires(request: &ModelRequest) -> Result<(), String> {
+    let prompt = Prompt {
+        system: &request.system,
+        messages: &request.messages,
+        tools: &request.tools,
+        output_tokens_max: request.output_tokens_max,
+    };
+    let from = Provenance { provider: "test".to_owned(), model: "test".to_owned() };
+    let target = |kind| Target {
+        kind,
+        uri: http::Uri::from_static("http://127.0.0.1/v1"),
+        model: "test".to_owned(),
+        capabilities: Capabilities::default(),
+        key: None,
+        from: from.clone(),
+    };
+    let parsed = |body: Vec<u8>| serde_json::from_slice(&body).map_err(|error| error.to_string());
+    let body = openai::render(prompt, &target(ProviderKind::Openai), Bound::Keep);
+    validate::openai(&parsed(body)?).map_err(|faults| faults.join("; "))?;
+    let body = anthropic::render(prompt, &target(ProviderKind::Anthropic), Bound::Keep);
+    validate::anthropic(&parsed(body)?).map_err(|faults| faults.join("; "))
 }
 
 fn check(request: &ModelRequest) -> Result<(), String> {
@@ -26,7 +53,8 @@ fn check(request: &ModelRequest) -> Result<(), String> {
         if message.blocks.is_empty() {
             return Err(format!("message {idx} is empty"));
         }
-        if message.blocks.iter().any(|block| matches!(block, Block::Text { text } if text.trim().is_empty())) {
+        if message.blocks.iter().any(|block| matches!(block, Block::Text { text } if text.trim().is_empty()))
+        {
             return Err(format!("message {idx} has empty text"));
         }
         let calls: Vec<_> = message.tool_calls().map(|call| call.id.clone()).collect();
@@ -34,7 +62,8 @@ fn check(request: &ModelRequest) -> Result<(), String> {
             return Err(format!("message {idx} repeats a call id"));
         }
         if !calls.is_empty() {
-            let next = messages.get(idx + 1).ok_or_else(|| format!("calls of message {idx} have no results"))?;
+            let next =
+                messages.get(idx + 1).ok_or_else(|| format!("calls of message {idx} have no results"))?;
             let results: Vec<_> = next.tool_results().map(|result| result.call_id.clone()).collect();
             if next.role != Role::Tool || results != calls {
                 return Err(format!("results of message {idx} are {results:?}, not {calls:?}"));
@@ -53,7 +82,7 @@ fn check(request: &ModelRequest) -> Result<(), String> {
 
 /// Panics unless, in the stored conversation itself, each ended run's calls have their results
 /// directly after them and no result is without its call.
-pub fn assert_paired(events: &[Event]) {
+pub(crate) fn assert_paired(events: &[Event]) {
     let messages: Vec<&Message> = events
         .iter()
         .filter_map(|event| match &event.body {

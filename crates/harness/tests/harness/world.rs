@@ -26,26 +26,26 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-pub type Files = BTreeMap<String, String>;
+pub(crate) type Files = BTreeMap<String, String>;
 
 /// Points that a process passes; at one of them it dies: nothing after it happens.
 #[derive(Default)]
-pub struct Points {
+pub(crate) struct Points {
     passed: AtomicUsize,
     die_at: Option<usize>,
-    pub died: Notify,
+    pub(crate) died: Notify,
 }
 
 impl Points {
-    pub fn die_at(point: Option<usize>) -> Arc<Self> {
+    pub(crate) fn die_at(point: Option<usize>) -> Arc<Self> {
         Arc::new(Self { die_at: point, ..Self::default() })
     }
 
-    pub fn passed(&self) -> usize {
+    pub(crate) fn passed(&self) -> usize {
         self.passed.load(Ordering::Relaxed)
     }
 
-    pub async fn pass(&self) {
+    pub(crate) async fn pass(&self) {
         if Some(self.passed.fetch_add(1, Ordering::Relaxed)) == self.die_at {
             self.died.notify_one();
             pending::<()>().await;
@@ -55,15 +55,15 @@ impl Points {
 
 /// What survives a process: files, snapshots, and what the outside has seen.
 #[derive(Default)]
-pub struct World {
-    pub files: Mutex<Files>,
+pub(crate) struct World {
+    pub(crate) files: Mutex<Files>,
     snapshots: Mutex<BTreeMap<String, Files>>,
     /// Messages that the unsafe tool sent.
-    pub sent: Mutex<Vec<String>>,
+    pub(crate) sent: Mutex<Vec<String>>,
     /// Keys that the idempotent tool stored, by effect id.
-    pub put: Mutex<BTreeMap<String, String>>,
+    pub(crate) put: Mutex<BTreeMap<String, String>>,
     /// Calls that were executed, by tool.
-    pub executed: Mutex<Vec<String>>,
+    pub(crate) executed: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -74,14 +74,14 @@ impl World {
         SnapshotId(id)
     }
 
-    pub fn n_executed(&self, tool: &str) -> usize {
+    pub(crate) fn n_executed(&self, tool: &str) -> usize {
         self.executed.lock().unwrap().iter().filter(|name| *name == tool).count()
     }
 }
 
-pub struct TestWorkspaces {
-    pub world: Arc<World>,
-    pub points: Arc<Points>,
+pub(crate) struct TestWorkspaces {
+    pub(crate) world: Arc<World>,
+    pub(crate) points: Arc<Points>,
 }
 
 impl Workspaces for TestWorkspaces {
@@ -94,7 +94,11 @@ impl Workspaces for TestWorkspaces {
         Box::pin(async move {
             self.points.pass().await;
             if repository == Repository::Url("missing".to_owned()) {
-                return Err(Error::client(Code::RepositoryUnreadable, "No such repository.", "Give another."));
+                return Err(Error::client(
+                    Code::RepositoryUnreadable,
+                    "No such repository.",
+                    "Give another.",
+                ));
             }
             self.world.snapshots.lock().unwrap().entry("first".into()).or_default();
             Ok((PathBuf::from("/workspace"), SnapshotId::from("first")))
@@ -130,9 +134,9 @@ impl Workspaces for TestWorkspaces {
 }
 
 /// The tools of the tests. What each does is in `run`.
-pub struct TestTools {
-    pub world: Arc<World>,
-    pub points: Arc<Points>,
+pub(crate) struct TestTools {
+    pub(crate) world: Arc<World>,
+    pub(crate) points: Arc<Points>,
 }
 
 fn text<'a>(args: &'a Value, key: &str) -> &'a str {
@@ -282,7 +286,7 @@ impl Tools for TestTools {
 
 /// What the model says to a request.
 #[derive(Clone, Debug)]
-pub enum Say {
+pub(crate) enum Say {
     Text(&'static str),
     Calls(Vec<(&'static str, Value)>),
     /// Text and calls whose reply was cut by the token limit.
@@ -301,21 +305,24 @@ pub enum Say {
 type Script = dyn Fn(&ModelRequest) -> Say + Send + Sync;
 
 /// A model that says what its script says, and keeps every request.
-pub struct TestModel {
-    pub script: Box<Script>,
-    pub points: Arc<Points>,
-    pub requests: Mutex<Vec<ModelRequest>>,
-    pub facts: RouteFacts,
-    pub latency: Duration,
-    pub parked: Mutex<BTreeMap<String, usize>>,
-    pub permits: Mutex<Vec<Permit>>,
-    pub permitted: Notify,
-    pub n_dropped: Arc<AtomicU64>,
-    pub usage: Usage,
+pub(crate) struct TestModel {
+    pub(crate) script: Box<Script>,
+    pub(crate) points: Arc<Points>,
+    pub(crate) requests: Mutex<Vec<ModelRequest>>,
+    pub(crate) facts: RouteFacts,
+    pub(crate) latency: Duration,
+    pub(crate) parked: Mutex<BTreeMap<String, usize>>,
+    pub(crate) permits: Mutex<Vec<Permit>>,
+    pub(crate) permitted: Notify,
+    pub(crate) n_dropped: Arc<AtomicU64>,
+    pub(crate) usage: Usage,
 }
 
 impl TestModel {
-    pub fn new(points: Arc<Points>, script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        points: Arc<Points>,
+        script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'static,
+    ) -> Self {
         Self {
             script: Box::new(script),
             points,
@@ -331,17 +338,28 @@ impl TestModel {
     }
 
     /// Hands out a permit for the route.
-    pub fn permit(&self) {
+    pub(crate) fn permit(&self) {
         let token = TestPermit { n_dropped: self.n_dropped.clone() };
         self.permits.lock().unwrap().push(Permit(Arc::new(token)));
         self.permitted.notify_one();
     }
 
-    pub fn n_calls(&self) -> usize {
+    /// Every request so far.
+    pub(crate) fn requests(&self) -> Vec<ModelRequest> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    pub(crate) fn n_calls(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 
-    fn reply(&self, request: &ModelRequest, finish: &str, text: &str, calls: &[(&str, Value)]) -> ModelOutcome {
+    fn reply(
+        &self,
+        request: &ModelRequest,
+        finish: &str,
+        text: &str,
+        calls: &[(&str, Value)],
+    ) -> ModelOutcome {
         let mut blocks = vec![Block::Text { text: text.to_owned() }];
         blocks.extend(calls.iter().enumerate().map(|(idx, (name, args))| {
             Block::ToolCall(ToolCall {
@@ -449,31 +467,31 @@ impl Model for TestModel {
 }
 
 /// Whether a request of the script is for a summary.
-pub fn is_compaction(request: &ModelRequest) -> bool {
+pub(crate) fn is_compaction(request: &ModelRequest) -> bool {
     request.purpose == Purpose::Compaction
 }
 
 /// A store that passes points around the operations of a run, and fails when told to.
-pub struct TestStore {
-    pub inner: Arc<dyn Store>,
-    pub points: Arc<Points>,
+pub(crate) struct TestStore {
+    pub(crate) inner: Arc<dyn Store>,
+    pub(crate) points: Arc<Points>,
     /// Operations that fail from now on, before or after they happened.
-    pub fail: Mutex<Option<Fail>>,
+    pub(crate) fail: Mutex<Option<Fail>>,
     /// Operations of this name, or `all`, wait while this is set.
-    pub stall: Mutex<Option<&'static str>>,
+    pub(crate) stall: Mutex<Option<&'static str>>,
 }
 
 /// How an operation fails.
 #[derive(Clone, Copy, Debug)]
-pub struct Fail {
-    pub operation: &'static str,
-    pub times: u32,
+pub(crate) struct Fail {
+    pub(crate) operation: &'static str,
+    pub(crate) times: u32,
     /// It happened, and only the answer is lost.
-    pub happened: bool,
+    pub(crate) happened: bool,
 }
 
 impl TestStore {
-    pub fn new(inner: Arc<dyn Store>, points: Arc<Points>) -> Arc<Self> {
+    pub(crate) fn new(inner: Arc<dyn Store>, points: Arc<Points>) -> Arc<Self> {
         Arc::new(Self { inner, points, fail: Mutex::default(), stall: Mutex::default() })
     }
 
@@ -496,8 +514,10 @@ impl Store for TestStore {
             while self.is_stalled(name) {
                 sleep(Duration::from_millis(10)).await;
             }
-            let is_of_run =
-                matches!(op, Op::CommitStep(_) | Op::CommitTurn(_) | Op::Park(_) | Op::PutBlob(_) | Op::ReadEvents(_));
+            let is_of_run = matches!(
+                op,
+                Op::CommitStep(_) | Op::CommitTurn(_) | Op::Park(_) | Op::PutBlob(_) | Op::ReadEvents(_)
+            );
             if is_of_run {
                 self.points.pass().await;
             }
@@ -522,9 +542,9 @@ fn unavailable() -> Error {
 }
 
 #[derive(Default)]
-pub struct TestFeed {
-    pub committed: Mutex<BTreeMap<ThreadId, u64>>,
-    pub pieces: Mutex<Vec<Provisional>>,
+pub(crate) struct TestFeed {
+    pub(crate) committed: Mutex<BTreeMap<ThreadId, u64>>,
+    pub(crate) pieces: Mutex<Vec<Provisional>>,
 }
 
 impl Feed for TestFeed {
