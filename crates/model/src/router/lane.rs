@@ -127,6 +127,9 @@ pub(super) struct Counters {
 /// Before anything is learnt: a careful guess for English and code.
 const BYTES_PER_TOKEN: f64 = 3.6;
 
+/// How long a suspect lane is asked only when no other is ready.
+const SUSPECT_FOR: Duration = Duration::from_secs(5);
+
 impl Lane {
     /// A lane that knows nothing yet.
     #[must_use]
@@ -194,10 +197,12 @@ impl Lane {
 
     /// Whom to prefer among lanes of a tier: healthy before suspect, then the least loaded.
     pub(super) fn rank(&mut self, now: Mono) -> (u8, f64) {
+        // Nobody would ever learn of a suspect lane that is never asked: it is avoided for a while.
+        let avoided = now.since(self.breaker.since()) < SUSPECT_FOR;
         let health = match self.breaker.phase() {
-            Phase::Closed => 0,
-            Phase::Ramping => 1,
-            _ => 2,
+            Phase::Suspect if avoided => 2,
+            Phase::Closed | Phase::Suspect => 0,
+            _ => 1,
         };
         (health, f64::from(self.in_use()) / f64::from(self.ramp.limit(now)))
     }

@@ -287,17 +287,28 @@ impl Machine {
         if may_retry && flows && self.budget.take(now, 1.0) {
             return self.pause(now, key, after.lane, Duration::from_millis(100 + generator.below(300)));
         }
-        let call = self.calls.get_mut(&key).expect("the call was looked at above");
-        if call.is_interactive() {
-            // Somebody waits: lanes that failed it count again as soon as they are ready.
-            if self.try_start(now, key) {
-                return;
-            }
-            let call = self.calls.get_mut(&key).expect("it has not started");
-            call.excluded.clear();
-            return self.wait_or_end(now, key, generator);
+        if !self.calls[&key].is_interactive() {
+            return self.find_place(now, key, generator);
         }
-        self.find_place(now, key, generator);
+        if !self.try_start(now, key) {
+            self.wait_in_person(now, key, after.lane, generator);
+        }
+    }
+
+    /// Somebody waits, so lanes that failed the call count again when they are ready; one that still
+    /// takes calls after a growing pause.
+    fn wait_in_person(&mut self, now: Mono, key: CallKey, lane: usize, generator: &Generator) {
+        let call = self.calls.get_mut(&key).expect("the caller has just looked at this call");
+        call.excluded.clear();
+        let wait = Duration::from_millis(500 << call.n_attempts.min(4)) / 2;
+        let cut_off = matches!(self.lanes[lane].breaker.phase(), Phase::Open { .. } | Phase::HalfOpen);
+        if cut_off {
+            self.wait_or_end(now, key, generator);
+        } else if self.budget.take(now, 1.0) {
+            self.pause(now, key, lane, no_earlier_than(wait, generator));
+        } else {
+            self.give_up(now, key, generator);
+        }
     }
 
     fn pause(&mut self, now: Mono, key: CallKey, lane: usize, wait: Duration) {
