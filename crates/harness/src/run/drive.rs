@@ -241,7 +241,8 @@ impl Driver {
             self.journal.view.base = Some(first);
             return Ok(());
         }
-        let had_runs = self.journal.view.entries.iter().any(|entry| entry.run != fence.run);
+        let view = &self.journal.view;
+        let had_runs = view.summary.is_some() || view.entries.iter().any(|entry| entry.run != fence.run);
         let base =
             if had_runs { workspaces.snapshot(fence.thread).await.map_err(Stop::Refused)? } else { first };
         self.journal.stage_at(0, EventBody::Checkpoint { snapshot: Some(base) });
