@@ -120,6 +120,8 @@ pub enum Entry {
         name: String,
         /// Calls while it was down.
         calls_while_down: u64,
+        /// Answers that it was still sending after everything had ended.
+        streams: u64,
         /// Requests that broke the rules of its wire.
         validation_failures: u64,
         /// What was wrong with the first of them.

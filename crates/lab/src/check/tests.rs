@@ -442,6 +442,19 @@ fn p12_a_slot_that_was_not_given_back() {
 }
 
 #[test]
+fn p12_a_stream_that_was_left_open() {
+    check_planted("P12", |history| {
+        history.entries.push(Entry::Provider {
+            name: "primary".to_owned(),
+            calls_while_down: 0,
+            streams: 2,
+            validation_failures: 0,
+            violations: Vec::new(),
+        });
+    });
+}
+
+#[test]
 fn h_a_call_without_a_result() {
     check_planted("H", |history| {
         let (_, events) = stored(history);
@@ -459,6 +472,7 @@ fn h_a_request_that_broke_the_rules_of_its_wire() {
         history.entries.push(Entry::Provider {
             name: "primary".to_owned(),
             calls_while_down: 0,
+            streams: 0,
             validation_failures: 1,
             violations: vec!["messages[3]: role".to_owned()],
         });

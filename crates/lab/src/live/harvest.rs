@@ -38,6 +38,7 @@ pub(super) async fn all(run: &Run) -> anyhow::Result<()> {
         run.recorder.add(|_| Entry::Provider {
             name: name.clone(),
             calls_while_down: counters.calls_while_down,
+            streams: counters.streams as u64,
             validation_failures: counters.validation_failures,
             violations: counters.violations,
         });

@@ -255,3 +255,15 @@ async fn a_bad_key_is_refused() {
     let (status, _) = call(&env, asked).await.unwrap();
     assert_eq!(status, 401);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_call_while_down_fails_at_once() {
+    let (env, control) = provider().await;
+    control.set(Fault::Down);
+    for _ in 0..100 {
+        let calls = (0..20).map(|_| call(&env, request(&control, WireKind::Openai, false)));
+        let all = tokio::time::timeout(Duration::from_secs(5), futures_util::future::join_all(calls)).await;
+        assert!(all.expect("no call hangs").iter().all(Result::is_err));
+    }
+    assert_eq!(control.counters().calls_while_down, 2_000);
+}
