@@ -1,2 +1,83 @@
-//! Placeholder.
-fn main() {}
+//! Measurements of the parts, printed with their conditions; nothing here asserts a figure.
+//!
+//! Each measurement that needs a provider or a server runs it in a process of its own, so that what
+//! is read from `/proc` belongs to the part that is measured. `README.md` says what each shows.
+
+mod child;
+mod latency;
+mod load;
+mod parked;
+mod policy;
+mod restart;
+mod sandbox;
+mod streams;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use evenkeel_env::Env;
+use tokio::runtime::Builder;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const NAMES: &str = "latency streams sandbox policy parked restart";
+
+fn main() -> ExitCode {
+    if let Some(code) = evenkeel_sandbox::helper_main() {
+        return code;
+    }
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = match Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("start the runtime: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match runtime.block_on(run(&args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &[String]) -> Result<()> {
+    let env = Env::real();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["as-provider", rest @ ..] => return child::provider(&env, rest).await,
+        ["as-server", config] => return child::server(&env, config).await,
+        [] => {}
+        names => {
+            if let Some(name) = names.iter().find(|name| !NAMES.split(' ').any(|known| known == **name)) {
+                anyhow::bail!(
+                    "there is no measurement {name}; there are: {NAMES}, and `store` through cargo xtask bench"
+                );
+            }
+        }
+    }
+    println!("{}", child::conditions());
+    let wanted = |name: &str| words.is_empty() || words.contains(&name);
+    if wanted("latency") {
+        latency::measure(&env).await?;
+    }
+    if wanted("streams") {
+        streams::measure(&env).await?;
+    }
+    if wanted("sandbox") {
+        sandbox::measure(&env).await?;
+    }
+    if wanted("policy") {
+        policy::measure(&env).await?;
+    }
+    if wanted("parked") {
+        parked::measure(&env).await?;
+    }
+    if wanted("restart") {
+        restart::measure(&env).await?;
+    }
+    Ok(())
+}

@@ -19,10 +19,20 @@ pub(crate) fn dev(args: &[String]) -> Result<()> {
     evenkeel(&[&["demo", "--serve"], borrowed(args).as_slice()].concat())
 }
 
-/// `evenkeel-bench`, all of it or one by name.
+/// The measurements of `bench/README.md`: all, or those that are named. The store's own is an example
+/// of its crate, since it stands beside what it measures.
 pub(crate) fn bench(args: &[String]) -> Result<()> {
-    let run = ["run", "--release", "--locked", "--package", "evenkeel-bench", "--"];
-    shell::run(&shell::cargo(), &[&run, borrowed(args).as_slice()].concat(), &[])
+    let names = borrowed(args);
+    if names.is_empty() || names.contains(&"store") {
+        let store = ["run", "--release", "--locked", "--package", "evenkeel-store", "--example", "steps"];
+        shell::run(&shell::cargo(), &store, &[])?;
+    }
+    let others: Vec<&str> = names.iter().copied().filter(|name| *name != "store").collect();
+    if names.is_empty() || !others.is_empty() {
+        let run = ["run", "--release", "--locked", "--package", "evenkeel-bench", "--"];
+        shell::run(&shell::cargo(), &[&run, others.as_slice()].concat(), &[])?;
+    }
+    Ok(())
 }
 
 /// One scenario.

@@ -1,0 +1,48 @@
+//! Memory and CPU of the router with many streams open at the same time.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use evenkeel_env::Env;
+use tokio::task::JoinSet;
+
+use crate::child;
+use crate::latency::{router, through};
+
+/// Words of an answer and words a second: each stream lives for twenty seconds.
+const WORDS: &str = "400";
+const WORDS_PER_S: &str = "20";
+const SETTLE: Duration = Duration::from_secs(6);
+const WATCH: Duration = Duration::from_secs(8);
+
+/// Measures and prints.
+pub(crate) async fn measure(env: &Env) -> Result<()> {
+    println!("\nstreams: router only, the provider in its own process; each stream 20 words/s for 20 s");
+    println!("  streams  memory added MiB  KiB/stream  CPU cores  failed");
+    let me = std::process::id();
+    for n in [600_u32, 3000] {
+        let provider = child::start(&["as-provider", WORDS, "300", WORDS_PER_S]).await?;
+        let router = router(env, &provider.address)?;
+        let before = child::rss_mib(me);
+        let mut calls = JoinSet::new();
+        for _ in 0..n {
+            calls.spawn(through(env.clone(), router.clone()));
+            // A thousand new connections a second is what a listener's backlog takes.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(SETTLE).await;
+        let cpu = child::cpu_s(me);
+        tokio::time::sleep(WATCH).await;
+        let cores = (child::cpu_s(me) - cpu) / WATCH.as_secs_f64();
+        let added = child::rss_mib(me) - before;
+        let mut failed = 0;
+        while let Some(done) = calls.join_next().await {
+            failed += usize::from(done?.is_err());
+        }
+        println!(
+            "  {n:>7}  {added:>16.1}  {:>10.1}  {cores:>9.2}  {failed:>6}",
+            added * 1024.0 / f64::from(n)
+        );
+    }
+    Ok(())
+}
