@@ -58,6 +58,8 @@ pub enum Event {
     Failed(AttemptKey, Failure, Usage),
     /// So many runs are parked on a route.
     Parked(usize, usize),
+    /// A waker has a permit in hand: its lease begins anew.
+    PermitTaken(PermitKey),
     /// A permit was dropped without a call.
     PermitDropped(PermitKey),
     /// An operator acts on a lane.

@@ -54,6 +54,14 @@ pub(super) struct Route {
     pub(super) permit_is_next: bool,
 }
 
+/// A permit that is out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) place: Place,
+    /// Unused by then, it comes back.
+    pub(super) until: Mono,
+}
+
 /// The machine.
 #[derive(Debug)]
 pub struct Machine {
@@ -62,7 +70,7 @@ pub struct Machine {
     pub(super) routes: Vec<Route>,
     pub(super) calls: BTreeMap<CallKey, Call>,
     pub(super) attempts: BTreeMap<AttemptKey, CallKey>,
-    pub(super) permits: BTreeMap<PermitKey, Place>,
+    pub(super) permits: BTreeMap<PermitKey, Held>,
     pub(super) budget: RetryBudget,
     pub(super) timers: BTreeSet<(Mono, Timer)>,
     pub(super) next_key: u64,
@@ -117,6 +125,7 @@ impl Machine {
             Event::Succeeded(attempt, usage) => self.succeeded(now, attempt, usage),
             Event::Failed(attempt, failure, usage) => self.failed(now, attempt, failure, usage, generator),
             Event::Parked(route, n_parked) => self.routes[route].n_parked = n_parked,
+            Event::PermitTaken(permit) => self.renew_permit(now, permit),
             Event::PermitDropped(permit) => self.return_permit(now, permit),
             Event::Operate(lane, operation) => self.operate(now, lane, operation),
             Event::Tick => self.tick(now, generator),
@@ -135,7 +144,14 @@ impl Machine {
         let timer = self.timers.first().map(|(at, _)| *at);
         let silence = self.lanes.iter().filter_map(|lane| lane.silence_check).min();
         let lanes = self.next_lane_change(now);
-        [timer, silence, lanes].into_iter().flatten().min()
+        let ramps = self.next_ramp_step(now);
+        [timer, silence, lanes, ramps].into_iter().flatten().min()
+    }
+
+    /// A ramp goes on without traffic, so that its end is noticed when it comes.
+    fn next_ramp_step(&mut self, now: Mono) -> Option<Mono> {
+        let ramping = self.lanes.iter_mut().filter(|lane| lane.breaker.phase() == Phase::Ramping);
+        ramping.filter_map(|lane| lane.ramp.next_growth(now)).min()
     }
 
     /// When a lane that somebody waits for may become ready.
@@ -154,7 +170,7 @@ impl Machine {
             self.timers.remove(&(at, timer));
             match timer {
                 Timer::Call(call) => self.call_timer(now, at, call, generator),
-                Timer::Permit(permit) => self.return_permit(now, permit),
+                Timer::Permit(permit) => self.lease_over(now, at, permit),
             }
         }
         for lane in 0..self.lanes.len() {
@@ -314,7 +330,7 @@ impl Machine {
         let n_permits: usize = self.routes.iter().map(|route| route.n_permits).sum();
         assert_eq!(n_permits, self.permits.len());
         for (idx, lane) in self.lanes.iter().enumerate() {
-            let n_permits = self.permits.values().filter(|place| place.lane == idx).count();
+            let n_permits = self.permits.values().filter(|held| held.place.lane == idx).count();
             assert_eq!(n_permits, lane.n_reserved as usize, "reserved places are permits");
             match lane.prober {
                 Some(Prober::Permit(permit)) => assert!(self.permits.contains_key(&permit)),

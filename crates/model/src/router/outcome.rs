@@ -84,6 +84,9 @@ impl Machine {
         usage: Usage,
         generator: &Generator,
     ) {
+        if self.ran_into_its_deadline(now, attempt, &failure) {
+            return;
+        }
         let used = if failure.weight > 0.0 { usage.input_tokens } else { 0 };
         let Some((lane_idx, flight)) = self.end_flight(now, attempt, used) else {
             return;
@@ -106,6 +109,21 @@ impl Machine {
             is_the_lanes_fault: !was_closed || !is_closed,
         };
         self.after_failure(now, flight.call, failure, context, generator);
+    }
+
+    /// An attempt that was stopped because its caller's time is over says nothing of its lane.
+    fn ran_into_its_deadline(&mut self, now: Mono, attempt: AttemptKey, failure: &Failure) -> bool {
+        let Some((lane, flight)) = self.flight(attempt) else {
+            return false;
+        };
+        let is_late = self.calls[&flight.call].arrival.deadline <= now;
+        if !is_late || failure.class != Class::Slow || !self.protects() {
+            return false;
+        }
+        self.return_probe(now, lane, attempt, flight.started.term);
+        self.end_flight(now, attempt, flight.tokens);
+        self.lanes[lane].count("cancelled", false);
+        self.is_late(now, flight.call)
     }
 
     fn flight(&self, attempt: AttemptKey) -> Option<(usize, Flight)> {

@@ -10,7 +10,7 @@ use evenkeel_core::control::breaker::Phase;
 
 use super::event::{Action, AttemptKey, CallKey, PermitKey, Place};
 use super::lane::{Flight, Prober, Ready};
-use super::machine::{Machine, Timer};
+use super::machine::{Held, Machine, Timer};
 
 /// How long later tiers wait after a permit of theirs was of no use to the run it woke.
 const BOUNCE: std::time::Duration = std::time::Duration::from_secs(2);
@@ -61,11 +61,12 @@ impl Machine {
 
     fn hand_out(&mut self, now: Mono, place: Place) -> PermitKey {
         let permit = PermitKey(self.fresh_key());
-        self.permits.insert(permit, place);
+        let until = now.after(self.plan.settings.permit_lease.0);
+        self.permits.insert(permit, Held { place, until });
         self.routes[place.route].n_permits += 1;
         self.lanes[place.lane].n_reserved += 1;
         self.lanes[place.lane].counters.n_permits += 1;
-        self.timers.insert((now.after(self.plan.settings.permit_lease.0), Timer::Permit(permit)));
+        self.timers.insert((until, Timer::Permit(permit)));
         self.actions.push(Action::Grant(permit, place));
         permit
     }
@@ -78,10 +79,26 @@ impl Machine {
 
     /// Takes the permit out of the books, if it is still there.
     fn take_permit(&mut self, permit: PermitKey) -> Option<Place> {
-        let place = self.permits.remove(&permit)?;
+        let place = self.permits.remove(&permit)?.place;
         self.routes[place.route].n_permits -= 1;
         self.lanes[place.lane].n_reserved -= 1;
         Some(place)
+    }
+
+    /// A waker took the permit: it has the whole lease to wake a run with it.
+    pub(super) fn renew_permit(&mut self, now: Mono, permit: PermitKey) {
+        let until = now.after(self.plan.settings.permit_lease.0);
+        if let Some(held) = self.permits.get_mut(&permit) {
+            held.until = until;
+            self.timers.insert((until, Timer::Permit(permit)));
+        }
+    }
+
+    /// A lease ends, unless it was renewed since the timer was set.
+    pub(super) fn lease_over(&mut self, now: Mono, at: Mono, permit: PermitKey) {
+        if self.permits.get(&permit).is_some_and(|held| held.until <= at) {
+            self.return_permit(now, permit);
+        }
     }
 
     /// An unused permit comes back, and with it its place.
@@ -102,8 +119,12 @@ impl Machine {
 
     /// A lane that is cut off takes its promises back.
     pub(super) fn revoke_permits(&mut self, lane: usize) {
-        let revoked: Vec<PermitKey> =
-            self.permits.iter().filter(|(_, place)| place.lane == lane).map(|(permit, _)| *permit).collect();
+        let revoked: Vec<PermitKey> = self
+            .permits
+            .iter()
+            .filter(|(_, held)| held.place.lane == lane)
+            .map(|(permit, _)| *permit)
+            .collect();
         for permit in revoked {
             self.take_permit(permit);
         }
@@ -111,8 +132,12 @@ impl Machine {
 
     /// The same for a lane that is only paused or drained: a probe's place comes back too.
     pub(super) fn return_permits(&mut self, now: Mono, lane: usize) {
-        let promised: Vec<PermitKey> =
-            self.permits.iter().filter(|(_, place)| place.lane == lane).map(|(permit, _)| *permit).collect();
+        let promised: Vec<PermitKey> = self
+            .permits
+            .iter()
+            .filter(|(_, held)| held.place.lane == lane)
+            .map(|(permit, _)| *permit)
+            .collect();
         for permit in promised {
             self.return_permit(now, permit);
         }
@@ -124,7 +149,7 @@ impl Machine {
         let Some(permit) = call.permit else {
             return false;
         };
-        let Some(place) = self.permits.get(&permit).copied() else {
+        let Some(place) = self.permits.get(&permit).map(|held| held.place) else {
             self.forget_permit(key);
             return false;
         };

@@ -61,7 +61,7 @@ impl Machine {
         self.wait_or_end(now, key, generator);
     }
 
-    fn is_late(&mut self, now: Mono, key: CallKey) -> bool {
+    pub(super) fn is_late(&mut self, now: Mono, key: CallKey) -> bool {
         let is_late = self.calls[&key].arrival.deadline <= now;
         if is_late {
             let error = Error::new(
@@ -363,7 +363,8 @@ impl Machine {
         let bytes = call.arrival.input_bytes;
         let all = self.plan.routes[call.arrival.route].tiers.iter().flatten();
         outlook.too_small = all.clone().any(|lane| !self.fits(call, *lane));
-        outlook.dead = all.filter_map(|lane| self.lanes[*lane].disabled).map(|(_, dead)| dead).next();
+        let disabled = all.filter_map(|lane| self.lanes[*lane].disabled);
+        outlook.dead = disabled.filter(|(until, _)| *until > now).map(|(_, dead)| dead).next();
         let earlier = |known: Option<Mono>, at: Mono| Some(known.map_or(at, |known| known.min(at)));
         for idx in lanes {
             let lane = &mut self.lanes[idx];

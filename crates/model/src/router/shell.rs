@@ -184,7 +184,7 @@ impl Shared {
         };
         // Outside the lock, because dropping a permit takes it.
         if !granted.is_empty() {
-            self.permits.lock().unwrap_or_else(PoisonError::into_inner).extend(granted);
+            self.offer(granted);
             self.permit_ready.notify_waiters();
             self.permit_ready.notify_one();
         }
@@ -222,16 +222,33 @@ impl Shared {
         Permit(token)
     }
 
+    /// Puts permits where wakers find them. Those that ran out meanwhile are thrown away here, since
+    /// without a waker nobody else would.
+    fn offer(&self, granted: Vec<Permit>) {
+        let mut offered = std::mem::take(&mut *self.permits.lock().unwrap_or_else(PoisonError::into_inner));
+        offered.extend(granted);
+        let (good, spent): (VecDeque<_>, VecDeque<_>) = {
+            let state = self.lock();
+            let is_good = |permit: &Permit| {
+                state.tokens.get(&address(permit)).is_some_and(|key| state.machine.has_permit(*key))
+            };
+            offered.into_iter().partition(is_good)
+        };
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner).extend(good);
+        drop(spent);
+    }
+
     /// The next permit that is still good.
-    fn pop_permit(&self) -> Option<Permit> {
+    fn pop_permit(self: &Arc<Self>) -> Option<Permit> {
         loop {
             let permit = self.permits.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
-            let state = self.lock();
-            let key = state.tokens.get(&address(&permit)).copied();
-            let is_good = key.is_some_and(|key| state.machine.has_permit(key));
-            drop(state);
-            if is_good {
-                return Some(permit);
+            let key = self.lock().tokens.get(&address(&permit)).copied();
+            // Renewed first and looked at afterwards: it cannot run out in between.
+            if let Some(key) = key {
+                self.handle(Event::PermitTaken(key));
+                if self.lock().machine.has_permit(key) {
+                    return Some(permit);
+                }
             }
         }
     }

@@ -253,7 +253,7 @@ fn the_overflow_of_a_small_second_tier_is_parked() {
 fn the_same_seed_gives_the_same_world() {
     let trace = || {
         let behave = |now: Mono, _, run: usize| {
-            if is_down(now) && run % 3 > 0 { down() } else { Behaviour::Answers(250, 600) }
+            if is_down(now) && !run.is_multiple_of(3) { down() } else { Behaviour::Answers(250, 600) }
         };
         let mut world = World::new(&single(), 42, behave);
         for i in 0..90 {
@@ -387,7 +387,7 @@ fn half_of_all_calls_failing_costs_about_two_attempts_each() {
 #[test]
 fn flapping_does_not_multiply_attempts() {
     let mut world = World::new(&single(), 1, |now: Mono, _, _| {
-        let flaps = (10_000..70_000).contains(&now.0) && (now.0 / 5_000) % 2 == 0;
+        let flaps = (10_000..70_000).contains(&now.0) && (now.0 / 5_000).is_multiple_of(2);
         if flaps { down() } else { Behaviour::Answers(250, 600) }
     });
     for i in 0..120 {
@@ -629,4 +629,18 @@ fn without_protection_most_tasks_are_lost() {
     world.until(600_000);
     let lost = world.runs.iter().filter(|run| matches!(run.ended, Some((_, Ending::Fatal(_))))).count();
     assert!((50..=70).contains(&lost), "about two in three: {lost}");
+}
+
+/// A probe that runs into its caller's deadline gives its place back and is no failure.
+#[test]
+fn a_deadline_is_not_the_deployments_fault() {
+    let mut world = World::new(&single(), 1, |_, _, _| Behaviour::Silent);
+    for i in 0..7 {
+        world.run_with(i, |run| run.deadline = Mono(5_000));
+    }
+    world.until(6_000);
+    for run in &world.runs {
+        assert_eq!(run.ended.clone().unwrap().1, Ending::Fatal("run-deadline".to_owned()));
+    }
+    assert_eq!(world.snapshot().deployments["acme-large"].state, "closed");
 }

@@ -33,6 +33,7 @@ pub(crate) enum Behaviour {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ending {
     Done,
+    Dropped,
     Park(Option<Mono>),
     TooLong,
     Fatal(String),
@@ -53,6 +54,7 @@ pub(crate) struct Made {
     pub(crate) at: Mono,
     pub(crate) lane: usize,
     pub(crate) run: usize,
+    pub(crate) call: CallKey,
     pub(crate) was_good: bool,
 }
 
@@ -278,11 +280,12 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
         self.attempts.insert(start.attempt, (call, run));
         let behaviour = (self.provider)(self.now, start.lane, run);
         let was_good = matches!(behaviour, Behaviour::Answers(..));
-        self.made.push(Made { at: self.now, lane: start.lane, run, was_good });
+        self.made.push(Made { at: self.now, lane: start.lane, run, call, was_good });
         let now = self.now;
         let after = |ms: u64| now.after(Duration::from_millis(ms));
         let limits = start.limits;
-        let first_limit = u64::try_from(limits.headers.min(limits.first_content).as_millis()).unwrap();
+        let first_limit = limits.headers.min(limits.first_content).min(limits.attempt);
+        let first_limit = u64::try_from(first_limit.as_millis()).unwrap();
         match behaviour {
             Behaviour::Answers(first, _) if first > first_limit => {
                 let failure = Failure::new(Class::Slow, "no content in time");
@@ -303,8 +306,10 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
                 self.later(after(ms), Happening::Failure(start.attempt, failure));
             }
             Behaviour::Silent => {
-                let failure = Failure::new(Class::Transient, "no headers");
-                let at = self.now.after(limits.headers);
+                // As the watchdog tells them apart: the provider's silence, or the caller's deadline.
+                let class = if limits.attempt < limits.headers { Class::Slow } else { Class::Transient };
+                let failure = Failure::new(class, "no headers");
+                let at = self.now.after(limits.headers.min(limits.attempt));
                 self.later(at, Happening::Failure(start.attempt, failure));
             }
         }
@@ -349,8 +354,12 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
         self.later(self.now, Happening::Do(Event::Parked(0, n)));
     }
 
+    /// The caller of this run's call goes away, if it has one; the run is then over.
     pub(crate) fn drop_call_of(&mut self, run: usize) {
-        let call = *self.calls.iter().find(|(_, of)| **of == run).unwrap().0;
+        let Some(call) = self.calls.iter().find(|(_, of)| **of == run).map(|(call, _)| *call) else {
+            return;
+        };
+        self.runs[run].ended = Some((self.now, Ending::Dropped));
         self.calls.remove(&call);
         self.dropped.insert(call);
         self.attempts.retain(|_, (of, _)| *of != call);

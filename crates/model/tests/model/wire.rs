@@ -652,6 +652,32 @@ async fn an_outage_end_to_end_parks_probes_and_comes_back() {
     serde_json::to_value(snapshot).unwrap();
 }
 
+/// Permits that nobody takes run out; a waker that comes late gets one that is still good.
+#[tokio::test(start_paused = true)]
+async fn a_late_waker_gets_a_permit_that_is_still_good() {
+    let env = Env::seeded(1);
+    // Nothing listens there, and the paused clock runs ahead of any connection.
+    let unreachable = json!({
+        "providers": {"a": {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}},
+        "deployments": {"a": {"provider": "a", "model": "large"}},
+        "routes": {"coder": {"tiers": [["a"]]}},
+    });
+    let router = start(&env, serde_json::from_value(unreachable).unwrap());
+    router.parked("coder", 1);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    let permit = router.next_permit().await;
+    let snapshot = router.snapshot();
+    assert_eq!(snapshot.routes["coder"].permits_outstanding, 1);
+    assert!(snapshot.deployments["a"].permits >= 9, "{:?}", snapshot.deployments["a"].permits);
+    let more = tokio::time::timeout(Duration::from_millis(10), router.next_permit()).await;
+    assert!(more.is_err(), "there is one parked run and one permit");
+    router.parked("coder", 0);
+    drop(permit);
+    assert_eq!(router.snapshot().routes["coder"].permits_outstanding, 0);
+}
+
 #[tokio::test]
 async fn an_unknown_route_is_the_callers_mistake() {
     let bench = bench(vec![("openai", always(openai::answer("x")))], json!({})).await;
