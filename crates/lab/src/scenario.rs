@@ -160,7 +160,7 @@ fn settle_s() -> f64 {
 }
 
 fn context_tokens() -> u64 {
-    32_000
+    18_000
 }
 
 fn two_providers() -> Vec<Provider> {
