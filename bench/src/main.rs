@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use evenkeel_env::Env;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
 #[global_allocator]
@@ -27,6 +28,9 @@ fn main() -> ExitCode {
     if let Some(code) = evenkeel_sandbox::helper_main() {
         return code;
     }
+    // A stream is an open file, and the usual limit is 1,024; a refusal shows as failed calls.
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
     let args: Vec<String> = std::env::args().skip(1).collect();
     let runtime = match Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,

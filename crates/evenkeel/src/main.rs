@@ -33,6 +33,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    allow_many_connections();
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if let Some(workers) = cmd::workers(&cli) {
         runtime.worker_threads(workers.max(1));
@@ -48,4 +49,13 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => output::failure(&error),
     }
+}
+
+/// Raises the limit of open files to what this user may have: a connection is one, a stream to a
+/// provider another, and the usual 1,024 would be the smallest limit of all. Commands in the sandbox
+/// get their own. A refusal changes nothing.
+fn allow_many_connections() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
