@@ -37,6 +37,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/assistants/count", post(assistants::count))
         .route("/assistants/{assistant}", get(assistants::get_one).patch(refuse::here).delete(refuse::here))
         .route("/assistants/{assistant}/graph", get(assistants::graph))
+        .route("/assistants/{assistant}/schemas", get(assistants::schemas))
         .route("/threads", post(threads::create))
         .route("/threads/{thread}", get(threads::get_one).patch(refuse::here).delete(refuse::here))
         .route("/threads/{thread}/state", get(threads::state).post(refuse::here))

@@ -8,7 +8,7 @@ mod dispatch;
 mod running;
 mod shared;
 mod slots;
-pub(crate) mod store;
+mod store;
 
 use std::sync::Arc;
 

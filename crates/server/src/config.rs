@@ -16,7 +16,7 @@ use std::path::Path;
 
 use evenkeel_core::agent::Agent;
 use evenkeel_core::{Code, Error, Origin};
-use evenkeel_model::RouterConfig;
+use evenkeel_model::{ProviderKeys, RouterConfig};
 use evenkeel_sandbox::SandboxConfig;
 use evenkeel_tools::ToolsConfig;
 
@@ -88,7 +88,10 @@ impl Config {
         self.check_address()?;
         self.limits.check()?;
         self.auth.check(&self.environment)?;
-        let mut warnings = self.router.check()?;
+        self.router.check_shape()?;
+        ProviderKeys::read_with(&self.router, |name| self.environment.get(name).map(str::to_owned))?;
+        // The router's own check reads the process's variables; what they lack was judged above.
+        let mut warnings = self.router.check().unwrap_or_default();
         warnings.extend(self.assistant_warnings());
         if self.protect == Protect::None {
             warnings.push("protect = \"none\": outages of a provider will fail runs.".to_owned());

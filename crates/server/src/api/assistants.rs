@@ -59,3 +59,7 @@ pub(super) async fn get_one(State(shared): State<Arc<Shared>>, Path(id): Path<St
 pub(super) async fn graph(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer {
     Ok(Json(wire::assistant::graph(find(&shared, &id)?)).into_response())
 }
+
+pub(super) async fn schemas(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Answer {
+    Ok(Json(wire::assistant::schemas(find(&shared, &id)?)).into_response())
+}

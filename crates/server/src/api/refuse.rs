@@ -11,9 +11,8 @@ use crate::app::Shared;
 use crate::wire::refusal::{Refusal, unsupported};
 
 /// Paths of the dialect of which nothing is offered.
-const PATHS: [&str; 35] = [
+const PATHS: [&str; 34] = [
     "/assistants",
-    "/assistants/{assistant}/schemas",
     "/assistants/{assistant}/subgraphs",
     "/assistants/{assistant}/subgraphs/{namespace}",
     "/assistants/{assistant}/versions",

@@ -17,7 +17,7 @@ use crate::telemetry::{Exporter, Metrics};
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// An engine behind the store component's slots.
-pub struct LimitedStore {
+pub(super) struct LimitedStore {
     inner: Arc<dyn Store>,
     slots: Slots,
     metrics: Arc<Metrics>,
@@ -28,7 +28,7 @@ pub struct LimitedStore {
 impl LimitedStore {
     /// Wraps an engine.
     #[must_use]
-    pub fn new(
+    pub(super) fn new(
         inner: Arc<dyn Store>,
         slots: Slots,
         metrics: Arc<Metrics>,

@@ -66,12 +66,11 @@ async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
-    if shared.config.auth.mode == AuthMode::Keys {
-        if let Err(error) =
+    if shared.config.auth.mode == AuthMode::Keys
+        && let Err(error) =
             shared.auth.caller(&shared.env, &headers).await.and_then(|caller| caller.must_operate())
-        {
-            return Refusal(error).into_response();
-        }
+    {
+        return Refusal(error).into_response();
     }
     let reading = Reading {
         slots: shared.slots.gauges(),

@@ -155,13 +155,13 @@ impl RunStream {
             self.fold(event);
             return self.end_if_past(event.seq);
         }
-        if project::needs_view(event, self.start.modes) {
-            if let Err(error) = self.need_view(event.seq).await {
-                // The client resumes after what it has seen; nothing is left out.
-                tracing::warn!(code = %error.code, message = %error.message, "read the state for a stream");
-                self.done = true;
-                return;
-            }
+        if project::needs_view(event, self.start.modes)
+            && let Err(error) = self.need_view(event.seq).await
+        {
+            // The client resumes after what it has seen; nothing is left out.
+            tracing::warn!(code = %error.code, message = %error.message, "read the state for a stream");
+            self.done = true;
+            return;
         }
         self.fold(event);
         self.show(event);

@@ -155,11 +155,12 @@ impl Exporter {
         };
         let mut spans = inner.spans.lock().unwrap_or_else(PoisonError::into_inner);
         runs_in(reply).into_iter().for_each(|run| spans.saw(run));
-        let done = match reply {
-            Reply::CommitStep(Written::Done { .. }) | Reply::Park(Written::Done { .. }) => true,
-            Reply::CommitTurn(TurnCommitted::Done { .. }) => true,
-            _ => false,
-        };
+        let done = matches!(
+            reply,
+            Reply::CommitStep(Written::Done { .. })
+                | Reply::Park(Written::Done { .. })
+                | Reply::CommitTurn(TurnCommitted::Done { .. })
+        );
         let made = match tapped.whose {
             Some(whose) if done => spans.of(&whose, tapped.facts, now),
             _ => Vec::new(),

@@ -45,3 +45,28 @@ pub(crate) fn graph(agent: &Agent) -> Value {
     }
     json!({ "nodes": nodes, "edges": edges })
 }
+
+/// JSON schemas of its input and state.
+pub(crate) fn schemas(agent: &Agent) -> Value {
+    let messages = json!({ "type": "array", "items": { "type": "object" } });
+    let mut input = json!({ "messages": messages });
+    if agent.workspace {
+        input["repository"] = json!({
+            "type": "object",
+            "properties": { "directory": { "type": "string" }, "url": { "type": "string" } },
+        });
+    }
+    let text = json!({ "type": "string" });
+    let state = json!({
+        "type": "object",
+        "properties": { "messages": messages, "result": text, "diff": text },
+    });
+    json!({
+        "graph_id": agent.name,
+        "input_schema": { "type": "object", "properties": input, "required": ["messages"] },
+        "output_schema": state,
+        "state_schema": state,
+        "config_schema": { "type": "object", "properties": {} },
+        "context_schema": { "type": "object", "properties": {} },
+    })
+}

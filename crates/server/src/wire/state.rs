@@ -1,9 +1,9 @@
 //! A thread's state: a fold over its journal.
 
+use evenkeel_core::Wall;
 use evenkeel_core::id::{RunId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::thread::Thread;
-use evenkeel_core::{Error, Wall};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -17,7 +17,6 @@ pub(crate) struct ThreadView {
     messages: Vec<Value>,
     result: Option<Value>,
     diff: Option<Value>,
-    error: Option<Error>,
     points: Vec<Point>,
 }
 
@@ -43,13 +42,11 @@ impl ThreadView {
         let source = match &event.body {
             EventBody::UserMessage { .. } => {
                 self.result = None;
-                self.error = None;
                 "input"
             }
             EventBody::Checkpoint { .. } => "loop",
             EventBody::RunEnded { outcome } => {
                 self.result = (!outcome.text.is_empty()).then(|| json!(outcome.text));
-                self.error.clone_from(&outcome.error);
                 if let Some(diff) = &outcome.diff {
                     self.diff = Some(json!(diff));
                 }
@@ -71,11 +68,6 @@ impl ThreadView {
         values.extend(self.result.clone().map(|result| ("result".to_owned(), result)));
         values.extend(self.diff.clone().map(|diff| ("diff".to_owned(), diff)));
         Value::Object(values)
-    }
-
-    /// The error with which the last run ended.
-    pub(crate) fn error(&self) -> Option<&Error> {
-        self.error.as_ref()
     }
 
     fn values_of(&self, n_messages: usize) -> Map<String, Value> {

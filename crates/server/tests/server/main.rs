@@ -1,0 +1,13 @@
+//! The edge as its clients see it: a served address, a store in memory, and runs that the test
+//! itself plays by writing the journal as a harness would.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod bad_input;
+mod config;
+mod door;
+mod keys;
+mod replay;
+mod streams;
+mod traces;
+mod world;
