@@ -10,14 +10,14 @@ use crate::child;
 use crate::latency::{router, through};
 
 /// Words of an answer and words a second: each stream lives for forty seconds.
-const WORDS: &str = "800";
-const WORDS_PER_S: &str = "20";
+const WORDS: &str = "200";
+const WORDS_PER_S: &str = "5";
 const SETTLE: Duration = Duration::from_secs(4);
 const WATCH: Duration = Duration::from_secs(8);
 
 /// Measures and prints.
 pub(crate) async fn measure(env: &Env) -> Result<()> {
-    println!("\nstreams: router only, the provider in its own process; each stream 20 words/s for 40 s");
+    println!("\nstreams: router only, the provider in its own process; each stream 5 words/s for 40 s");
     println!("  streams  memory added MiB  KiB/stream  CPU cores  failed");
     let me = std::process::id();
     for n in [600_u32, 3000] {
