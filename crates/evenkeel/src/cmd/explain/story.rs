@@ -243,7 +243,7 @@ fn result_text(result: &EffectResult) -> String {
         "already_applied" => "had happened before a crash; not repeated",
         "unknown" => "may have happened before a crash; not repeated, the model was told",
         "cancelled" => "was cancelled",
-        "denied" => "was denied",
+        "denied" => "was not carried out",
         other => other,
     };
     let mark = if result.is_error { "error: " } else { "" };
