@@ -5,6 +5,7 @@
 //! ends with, and what tests put scripted parts behind.
 
 mod dispatch;
+mod engine;
 mod running;
 mod shared;
 mod slots;
@@ -27,6 +28,7 @@ use evenkeel_tools::workspace::ShadowWorkspaces;
 use evenkeel_tools::{ToolSlots, Toolbox};
 
 pub use dispatch::{Dispatch, Routing};
+use engine::EngineKeeper;
 pub use running::Running;
 pub(crate) use shared::Shared;
 pub use slots::ComponentSlots;
@@ -71,7 +73,8 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
         let slots = ComponentSlots::new(&config.limits);
         let exporter = Exporter::start(&env, &config)?;
 
-        let engine = open_store(&env, &config)?;
+        let (engine, failure) = open_store(&env, &config)?;
+        let keeper = EngineKeeper::new(&env, &engine, failure);
         let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
         let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);
         let limited =
@@ -118,7 +121,7 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
 
         let dispatch = Arc::new(dispatch::Harnessed(harness));
         let parts = EdgeParts { store, slow, hub, dispatch, routing: router, slots, metrics, exporter };
-        serve(env, config, parts).await
+        Ok(serve(env, config, parts).await?.keeping(keeper))
     })
 }
 
@@ -145,20 +148,14 @@ pub fn serve(env: Env, config: Config, parts: EdgeParts) -> BoxFuture<'static, R
     })
 }
 
-fn open_store(env: &Env, config: &Config) -> Result<Arc<dyn Store>, Error> {
+/// The engine, and what resolves if it can no longer be trusted.
+fn open_store(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, BoxFuture<'static, Error>), Error> {
     match config.server.store {
-        StoreEngine::Memory => Ok(MemoryStore::new(env)),
+        StoreEngine::Memory => Ok((MemoryStore::new(env), Box::pin(std::future::pending()))),
         StoreEngine::Sqlite => {
-            let dir = &config.server.data_dir;
-            std::fs::create_dir_all(dir).map_err(|error| {
-                Error::new(
-                    Code::StoreUnavailable,
-                    Origin::Store,
-                    format!("Cannot make the data directory {}: {error}.", dir.display()),
-                    "Give server.data_dir a place where this user may write.",
-                )
-            })?;
-            Ok(SqliteStore::open(env, dir, SqliteOptions::default())?)
+            let store = SqliteStore::open(env, &config.server.data_dir, SqliteOptions::default())?;
+            let failure = store.poisoned();
+            Ok((store, failure))
         }
     }
 }

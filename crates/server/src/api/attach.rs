@@ -53,10 +53,11 @@ pub(super) async fn stream(
         None => Modes::parse(seen.run.spec.request.get("stream_mode"))?,
     };
     let leave = asked.cancel_on_disconnect.then(|| cancel_on_leave(&shared, &seen.run));
-    let cursor = match headers.get("last-event-id") {
-        Some(value) => Some(Cursor::parse(value.to_str().unwrap_or("?"))?.within(seen.seq_last)?),
-        None => None,
+    let resume = match headers.get("last-event-id") {
+        Some(value) => Some(value.to_str().unwrap_or("?")),
+        None => asked.after.as_deref(),
     };
+    let cursor = resume.map(|text| Cursor::parse(text)?.within(seen.seq_last)).transpose()?;
     Ok(open(&shared, &seen, cursor, modes, leave))
 }
 
@@ -111,19 +112,22 @@ fn open(
 ) -> Response {
     let Seen { run, seq_last } = seen;
     let ended = run.state.is_terminal();
+    let from = cursor.unwrap_or_else(|| Cursor::after(*seq_last));
     let start = StreamStart {
         tenant: run.tenant.clone(),
         thread: run.thread,
         run: run.id,
         modes,
-        cursor: cursor.unwrap_or_else(|| Cursor::after(*seq_last)),
+        cursor: from,
         ended: ended.then_some((run.state, *seq_last)),
         joined_attempt: (cursor.is_none() && !ended && run.attempt > 0).then_some(run.attempt),
         on_leave,
     };
     let heartbeat = shared.config.server.heartbeat.0;
     let body = run_stream::body(&shared.hub, shared.store.clone(), start, heartbeat);
-    let mut response = located(run, "stream", body);
+    // A client that is cut off before it saw any id comes back to this place with these modes.
+    let modes = modes.words().join(",");
+    let mut response = located(run, &format!("stream?after={from}&stream_mode={modes}"), body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -149,13 +153,13 @@ fn waiting(shared: &Arc<Shared>, seen: &Seen, ending: Ending, on_leave: Option<O
 }
 
 /// A response that says where to attach again.
-fn located(run: &Run, verb: &str, body: Body) -> Response {
+fn located(run: &Run, place: &str, body: Body) -> Response {
     let mut response = Response::new(body);
     let path = format!("/threads/{}/runs/{}", run.thread, run.id);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let (Ok(location), Ok(content)) =
-        (HeaderValue::try_from(format!("{path}/{verb}")), HeaderValue::try_from(path))
+        (HeaderValue::try_from(format!("{path}/{place}")), HeaderValue::try_from(path))
     {
         headers.insert(header::LOCATION, location);
         headers.insert(header::CONTENT_LOCATION, content);
@@ -187,6 +191,8 @@ pub(super) fn cancel_on_leave(shared: &Arc<Shared>, run: &Run) -> OnLeave {
 struct Asked {
     modes: Option<Modes>,
     cancel_on_disconnect: bool,
+    /// Where to begin without a `Last-Event-ID`; our own, see `Location`.
+    after: Option<String>,
 }
 
 impl Asked {
@@ -198,8 +204,9 @@ impl Asked {
             let value = value.replace("%2C", ",").replace("%2c", ",");
             match name {
                 "stream_mode" | "stream_mode%5B%5D" | "stream_mode[]" => {
-                    words.extend(value.split(',').map(str::to_owned));
+                    words.extend(value.split(',').filter(|word| !word.is_empty()).map(str::to_owned));
                 }
+                "after" => asked.after = Some(value),
                 "cancel_on_disconnect" => {
                     asked.cancel_on_disconnect = match value.to_ascii_lowercase().as_str() {
                         "true" | "1" => true,

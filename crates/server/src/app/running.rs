@@ -8,6 +8,7 @@ use evenkeel_env::{Listener, Task};
 use tokio::sync::watch;
 
 use super::Shared;
+use super::engine::EngineKeeper;
 use crate::gateway::server::{self, Stopping};
 
 /// A serving process. Dropping it stops serving at once, as a crash would; [`Running::shutdown`] is
@@ -18,6 +19,7 @@ pub struct Running {
     stopping: Stopping,
     ended: watch::Receiver<bool>,
     serving: Task,
+    keeper: Option<EngineKeeper>,
 }
 
 impl Running {
@@ -35,7 +37,13 @@ impl Running {
                 end.send_replace(true);
             }),
         );
-        Ok(Self { shared, address, stopping, ended, serving })
+        Ok(Self { shared, address, stopping, ended, serving, keeper: None })
+    }
+
+    /// The same with a watch over the store's engine.
+    pub(super) fn keeping(mut self, keeper: EngineKeeper) -> Self {
+        self.keeper = Some(keeper);
+        self
     }
 
     /// The address that is listened on, with the port that was picked.
@@ -47,7 +55,7 @@ impl Running {
     /// The orderly end: admits nothing new and says so, hands runs back at their step boundaries,
     /// ends streams so that clients resume elsewhere, lets requests under way finish. Bounded by
     /// `server.drain_timeout`; what is left then is taken over from the store like after a crash.
-    pub async fn shutdown(self) {
+    pub async fn shutdown(mut self) {
         let limit = self.shared.config.server.drain_timeout.0;
         tracing::info!(limit_s = limit.as_secs(), "draining");
         self.shared.drain();
@@ -63,14 +71,36 @@ impl Running {
             tracing::warn!("connections were still open when the drain timeout passed");
         }
         self.shared.exporter.flush().await;
+        let keeper = self.keeper.take();
+        drop(self);
+        if let Some(keeper) = keeper {
+            keeper.closed().await;
+        }
         tracing::info!("stopped");
     }
 
-    /// Waits until it no longer serves, which is only after an error of the listener.
+    /// Waits until it can no longer serve: the listener has ended, or the store can no longer be
+    /// trusted and the process should be started again. See [`Running::failure`].
     pub async fn wait(&self) {
         let mut ended = self.ended.clone();
-        // An error means that the task is gone, which is an end as well.
-        let _ = ended.wait_for(|ended| *ended).await;
+        let failed = async {
+            match &self.keeper {
+                Some(keeper) => keeper.failed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = failed => {}
+            // An error means that the task is gone, which is an end as well.
+            _ = ended.wait_for(|ended| *ended) => {}
+        }
+    }
+
+    /// Why the store can no longer be trusted, if so.
+    #[must_use]
+    pub fn failure(&self) -> Option<Error> {
+        self.keeper.as_ref().and_then(EngineKeeper::failure)
     }
 }
 

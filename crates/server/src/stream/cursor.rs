@@ -5,6 +5,8 @@
 //! of the server-sent events that it is shown as. It is only ever looked up within a run that the
 //! caller may see, so a cursor of another stream shows nothing of that stream.
 
+use std::fmt;
+
 use evenkeel_core::{Code, Error};
 
 /// A place in a thread's log.
@@ -14,6 +16,15 @@ pub(crate) struct Cursor {
     pub(crate) seq: u64,
     /// The last of its parts that was seen; all of them if absent.
     pub(crate) part: Option<usize>,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.part {
+            Some(part) => write!(f, "{}-{part}", self.seq),
+            None => write!(f, "{}", self.seq),
+        }
+    }
 }
 
 impl Cursor {

@@ -50,6 +50,20 @@ impl Modes {
         }
     }
 
+    /// The words of these modes.
+    pub(crate) fn words(self) -> Vec<&'static str> {
+        [
+            (self.values, "values"),
+            (self.updates, "updates"),
+            (self.messages, "messages"),
+            (self.tuple, "messages-tuple"),
+            (self.custom, "custom"),
+        ]
+        .into_iter()
+        .filter_map(|(on, word)| on.then_some(word))
+        .collect()
+    }
+
     /// From words as they stand in a query: `a&stream_mode=b` or `a,b`.
     pub(crate) fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let mut modes = Self::default();

@@ -6,8 +6,11 @@
 mod bad_input;
 mod config;
 mod door;
+mod end_to_end;
+mod fake;
 mod keys;
 mod replay;
+mod sdk;
 mod streams;
 mod traces;
 mod world;

@@ -40,7 +40,10 @@ async fn a_run_is_shown_byte_for_byte() {
     assert_eq!(header("content-type"), "text/event-stream; charset=utf-8");
     assert_eq!(header("cache-control"), "no-store");
     assert_eq!(header("x-accel-buffering"), "no");
-    assert_eq!(header("location"), format!("/threads/{thread}/runs/{run}/stream"));
+    assert_eq!(
+        header("location"),
+        format!("/threads/{thread}/runs/{run}/stream?after=0&stream_mode=values,messages-tuple")
+    );
     assert_eq!(header("content-location"), format!("/threads/{thread}/runs/{run}"));
 
     let mut bytes = stream.next_raw().await.unwrap();
@@ -263,6 +266,24 @@ async fn a_run_that_ends_unclaimed_ends_its_stream_and_its_waiters() {
     let events = stream.all().await;
     assert_eq!(events.last().unwrap().data, json!({ "status": "interrupted" }));
     assert_eq!(joined.await.status, 200);
+}
+
+#[tokio::test]
+async fn a_client_cut_off_before_its_first_event_loses_nothing() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    world.run(&thread, "before").await;
+    world.player().await.finish(1, "done before").await;
+    let mut body = chat("hi");
+    body["stream_mode"] = json!("updates");
+    let path = format!("/threads/{thread}/runs/stream");
+    let response = world.open(Method::POST, &path, &[], &body.to_string()).await;
+    let place = response.headers()["location"].to_str().unwrap().to_owned();
+    drop(response);
+    world.player().await.finish(1, "all of it").await;
+    let events: Vec<_> = world.stream(&place, &[]).await.all().await;
+    let names: Vec<_> = events.iter().map(|got| got.event.as_str()).collect();
+    assert_eq!(names, ["metadata", "updates", "end"]);
 }
 
 #[tokio::test]

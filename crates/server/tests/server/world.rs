@@ -39,8 +39,7 @@ pub(crate) struct World {
     pub(crate) dispatch: Arc<Scripted>,
     pub(crate) running: Option<Running>,
     claims: tokio::sync::Mutex<mpsc::Receiver<Claim>>,
-    address: String,
-    client: Client,
+    door: Door,
 }
 
 /// Hands claims to the test.
@@ -115,6 +114,43 @@ impl Answered {
     }
 }
 
+/// A client of a served address.
+pub(crate) struct Door {
+    pub(crate) address: String,
+    pub(crate) client: Client,
+}
+
+impl Door {
+    /// Sends a request and gives the response as soon as its headers are there.
+    pub(crate) async fn open(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> http::Response<Incoming> {
+        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Bytes::from(body.to_owned())).unwrap();
+        tokio::time::timeout(Duration::from_secs(10), self.client.send(request)).await.unwrap().unwrap()
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answered {
+        let (parts, body) = self.open(method, path, headers, body).await.into_parts();
+        let body =
+            tokio::time::timeout(Duration::from_secs(20), body.collect()).await.unwrap().unwrap().to_bytes();
+        Answered { status: parts.status, headers: parts.headers, body }
+    }
+}
+
 impl World {
     pub(crate) async fn new() -> Self {
         Self::with("server.heartbeat = \"200ms\"", &[]).await
@@ -152,7 +188,7 @@ impl World {
         };
         let running = evenkeel_server::app::serve(env.clone(), config, parts).await.unwrap();
         let address = running.address().to_string();
-        let client = Client::new(&env, Duration::from_secs(2));
+        let door = Door { address, client: Client::new(&env, Duration::from_secs(2)) };
         Self {
             env,
             store,
@@ -160,13 +196,12 @@ impl World {
             dispatch,
             running: Some(running),
             claims: tokio::sync::Mutex::new(claims),
-            address,
-            client,
+            door,
         }
     }
 
     pub(crate) fn address(&self) -> &str {
-        &self.address
+        &self.door.address
     }
 
     /// Sends a request and gives the response as soon as its headers are there.
@@ -177,12 +212,7 @@ impl World {
         headers: &[(&str, &str)],
         body: &str,
     ) -> http::Response<Incoming> {
-        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Bytes::from(body.to_owned())).unwrap();
-        tokio::time::timeout(Duration::from_secs(10), self.client.send(request)).await.unwrap().unwrap()
+        self.door.open(method, path, headers, body).await
     }
 
     pub(crate) async fn ask(
@@ -192,10 +222,7 @@ impl World {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Answered {
-        let (parts, body) = self.open(method, path, headers, body).await.into_parts();
-        let body =
-            tokio::time::timeout(Duration::from_secs(20), body.collect()).await.unwrap().unwrap().to_bytes();
-        Answered { status: parts.status, headers: parts.headers, body }
+        self.door.ask(method, path, headers, body).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answered {
