@@ -9,9 +9,9 @@
 mod history;
 mod property;
 mod tally;
-mod wire;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::path::Path;
 

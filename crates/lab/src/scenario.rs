@@ -178,7 +178,12 @@ impl Scenario {
     #[must_use]
     pub(crate) fn without_faults(&self) -> Self {
         let name = format!("{} without faults", self.name);
-        Self { name, about: "The base: the same load, and nothing breaks.".to_owned(), faults: Vec::new(), ..self.clone() }
+        Self {
+            name,
+            about: "The base: the same load, and nothing breaks.".to_owned(),
+            faults: Vec::new(),
+            ..self.clone()
+        }
     }
 
     /// When the first fault begins, in seconds after the load began.

@@ -428,9 +428,10 @@ fn wires_and_gauges(history: &History) -> Vec<Violation> {
             );
             Some(whole("H", text))
         }
-        Entry::Provider { name, streams, .. } if *streams > 0 => {
-            Some(whole("P12", format!("{streams} streams from {name} are still open after everything has ended.")))
-        }
+        Entry::Provider { name, streams, .. } if *streams > 0 => Some(whole(
+            "P12",
+            format!("{streams} streams from {name} are still open after everything has ended."),
+        )),
         Entry::Crash { text, .. } => Some(whole("P8", format!("The process ended by itself: {text}"))),
         _ => None,
     });

@@ -33,9 +33,9 @@ fn openai(messages: &[&Message]) -> Value {
                 }
                 rendered.push(reply);
             }
-            Role::Tool => rendered.extend(message.tool_results().map(|result| {
-                json!({"role": "tool", "tool_call_id": result.call_id, "content": result.text})
-            })),
+            Role::Tool => rendered.extend(message.tool_results().map(
+                |result| json!({"role": "tool", "tool_call_id": result.call_id, "content": result.text}),
+            )),
         }
     }
     json!({"model": "checker", "messages": rendered})

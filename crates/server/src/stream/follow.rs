@@ -67,6 +67,11 @@ impl Follow {
         }
     }
 
+    /// Whether the next event is there already.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// What is next. Stored events go before pieces: a committed message makes its pieces void.
     pub(crate) async fn next(&mut self) -> Seen {
         loop {

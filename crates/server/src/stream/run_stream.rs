@@ -1,12 +1,11 @@
 //! The stream of one run as a response body.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use evenkeel_core::Error;
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
@@ -28,6 +27,9 @@ use crate::wire::state::ThreadView;
 
 /// Silent beats after which the run's row is read, in case it was deleted.
 const BEATS_BEFORE_CHECK: u32 = 3;
+
+/// Events that are ready are sent together up to this size.
+const CHUNK_BYTES: usize = 32 << 10;
 
 /// What a stream is opened with.
 pub(crate) struct StreamStart {
@@ -86,7 +88,7 @@ struct RunStream {
     making: Making,
     /// The newest step of which the reply is committed; later pieces of it are void.
     replied_step: u32,
-    out: VecDeque<Bytes>,
+    out: BytesMut,
     n_silent: u32,
     done: bool,
 }
@@ -101,7 +103,7 @@ pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: StreamStart, heart
         view: None,
         making: Making::default(),
         replied_step: 0,
-        out: VecDeque::new(),
+        out: BytesMut::new(),
         n_silent: 0,
         done: false,
         start,
@@ -133,8 +135,9 @@ impl RunStream {
 
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(bytes) = self.out.pop_front() {
-                return Some(bytes);
+            if !self.out.is_empty() && (self.done || self.out.len() >= CHUNK_BYTES || !self.follow.has_more())
+            {
+                return Some(self.out.split().freeze());
             }
             if self.done {
                 return None;
@@ -245,7 +248,7 @@ impl RunStream {
 
     /// A sign of life; after long silence also a look whether the run is still there.
     async fn beat(&mut self) {
-        self.out.push_back(sse::heartbeat());
+        self.out.extend_from_slice(sse::HEARTBEAT);
         self.n_silent += 1;
         if self.n_silent < BEATS_BEFORE_CHECK {
             return;
@@ -269,6 +272,6 @@ impl RunStream {
     }
 
     fn send(&mut self, frame: &Frame) {
-        self.out.push_back(frame.bytes());
+        frame.write(&mut self.out);
     }
 }

@@ -1,6 +1,8 @@
 //! Server-sent events as bytes: `\r\n` between lines, name, data, id, then an empty line.
 
-use bytes::Bytes;
+use std::fmt::Write as _;
+
+use bytes::BytesMut;
 use serde_json::Value;
 
 /// One server-sent event.
@@ -20,15 +22,17 @@ impl Frame {
         Self { event, data, id: None }
     }
 
-    /// The bytes.
-    pub(crate) fn bytes(&self) -> Bytes {
-        let id = self.id.as_ref().map(|id| format!("id: {id}\r\n")).unwrap_or_default();
-        // JSON text holds no line break, so data is one line.
-        Bytes::from(format!("event: {}\r\ndata: {}\r\n{id}\r\n", self.event, self.data))
+    /// Appends the bytes.
+    pub(crate) fn write(&self, out: &mut BytesMut) {
+        let Self { event, data, id } = self;
+        // JSON text holds no line break, so data is one line. Writing to memory does not fail.
+        let _ = write!(out, "event: {event}\r\ndata: {data}\r\n");
+        if let Some(id) = id {
+            let _ = write!(out, "id: {id}\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
     }
 }
 
 /// The sign of life on a silent stream.
-pub(crate) fn heartbeat() -> Bytes {
-    Bytes::from_static(b": heartbeat\r\n\r\n")
-}
+pub(crate) const HEARTBEAT: &[u8] = b": heartbeat\r\n\r\n";
