@@ -74,7 +74,7 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
         let exporter = Exporter::start(&env, &config)?;
 
         let (engine, failure) = open_store(&env, &config)?;
-        let keeper = EngineKeeper::new(&env, &engine, failure);
+        let (keeper, engine) = EngineKeeper::new(&env, engine, failure);
         let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
         let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);
         let limited =

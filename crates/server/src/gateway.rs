@@ -8,3 +8,6 @@ pub(crate) mod health;
 pub(crate) mod rate_limit;
 pub(crate) mod route;
 pub(crate) mod server;
+
+#[cfg(test)]
+mod tests;

@@ -129,3 +129,6 @@ impl Feed for Hub {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,3 +12,6 @@ pub(crate) mod refusal;
 pub(crate) mod run;
 pub(crate) mod state;
 pub(crate) mod thread;
+
+#[cfg(test)]
+mod tests;

@@ -1,29 +1,33 @@
 //! Watches the store's engine: whether it can still be trusted, and whether it is closed.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::Error;
 use evenkeel_core::port::BoxFuture;
-use evenkeel_core::port::store::Store;
+use evenkeel_core::port::store::{Op, Reply, Store};
 use evenkeel_env::{Env, Task};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Time for the last holders of the engine to let go of it.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked whether they have.
-const CLOSE_LOOK: Duration = Duration::from_millis(5);
 
 /// What a process keeps to know of its engine; it does not keep the engine open.
 pub(super) struct EngineKeeper {
-    engine: Weak<dyn Store>,
+    closed: oneshot::Receiver<()>,
     failed: watch::Receiver<Option<Error>>,
     watching: Task,
 }
 
 impl EngineKeeper {
-    /// Watches `engine`, whose `failure` resolves when nothing it says can be trusted any more.
-    pub(super) fn new(env: &Env, engine: &Arc<dyn Store>, failure: BoxFuture<'static, Error>) -> Self {
+    /// Watches `engine`, whose `failure` resolves when nothing it says can be trusted any more. The
+    /// engine is used through what is returned and by nobody else.
+    pub(super) fn new(
+        env: &Env,
+        engine: Arc<dyn Store>,
+        failure: BoxFuture<'static, Error>,
+    ) -> (Self, Arc<dyn Store>) {
+        let (let_go, closed) = oneshot::channel();
         let (fail, failed) = watch::channel(None);
         let watching = async move {
             let error = failure.await;
@@ -31,7 +35,7 @@ impl EngineKeeper {
             fail.send_replace(Some(error));
         };
         let watching = env.spawner.spawn("store watch", Box::pin(watching));
-        Self { engine: Arc::downgrade(engine), failed, watching }
+        (Self { closed, failed, watching }, Arc::new(Held { engine, _let_go: let_go }))
     }
 
     /// Why the engine can no longer be trusted, if so.
@@ -52,13 +56,22 @@ impl EngineKeeper {
     /// everything that held it was dropped; stopped tasks let go at their next turn.
     pub(super) async fn closed(self) {
         self.watching.abort();
-        let closed = async {
-            while self.engine.strong_count() > 0 {
-                tokio::time::sleep(CLOSE_LOOK).await;
-            }
-        };
-        if tokio::time::timeout(CLOSE_MAX, closed).await.is_err() {
+        // The sender is never used; that it is gone says that the engine is closed.
+        if tokio::time::timeout(CLOSE_MAX, self.closed).await.is_err() {
             tracing::warn!("the store is still held by something that has not stopped");
         }
+    }
+}
+
+/// The engine with a sign that it was closed.
+struct Held {
+    /// Dropped first: closing is done when the last holder's drop of it returns.
+    engine: Arc<dyn Store>,
+    _let_go: oneshot::Sender<()>,
+}
+
+impl Store for Held {
+    fn apply(&self, op: Op) -> BoxFuture<'_, Result<Reply, Error>> {
+        self.engine.apply(op)
     }
 }

@@ -154,7 +154,8 @@ impl Topic {
             return Ok(Vec::new());
         }
         let events = self.page(after).await?;
-        window.seen = Some(announced);
+        // A full page may have more behind it, which nobody will announce.
+        window.seen = (events.len() < PAGE_EVENTS as usize).then_some(announced);
         window.read_at = Some(Instant::now());
         window.end = events.last().map_or(after, |event| event.seq);
         window.events.extend(events.iter().cloned());
