@@ -65,7 +65,12 @@ static RULES: &[Rule] = &[
     ),
     rule(
         &[],
-        &["context_length_exceeded", "string_above_max_length", "request_too_large"],
+        &[
+            "context_length_exceeded",
+            "exceed_context_size_error",
+            "string_above_max_length",
+            "request_too_large",
+        ],
         &[],
         Class::ContextTooLong,
         NONE,
@@ -79,6 +84,7 @@ static RULES: &[Rule] = &[
             "maximum context length",
             "exceed context limit",
             "exceeds the context",
+            "exceeds the available context",
             "context window",
             "context_length",
             "context length",

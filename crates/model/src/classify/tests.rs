@@ -41,6 +41,16 @@ fn the_table_of_responses() {
         (401, anthropic("authentication_error", "invalid x-api-key"), Class::AuthDead),
         (403, openai("", "no"), Class::AuthDead),
         (400, openai("context_length_exceeded", ""), Class::ContextTooLong),
+        // As llama.cpp's server says it: the code is a number, the type a word of its own.
+        (
+            400,
+            json!({"error": {
+                "code": 400,
+                "type": "exceed_context_size_error",
+                "message": "request (2678 tokens) exceeds the available context size (2048 tokens)",
+            }}),
+            Class::ContextTooLong,
+        ),
         (
             400,
             anthropic("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum"),
