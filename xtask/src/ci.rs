@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::{licences, setup, shell};
+use crate::{licences, sdk, setup, shell};
 
 /// The scenario of the live smoke test: real processes, real sockets, a real outage, one minute.
 const SMOKE: &str = "scenarios/smoke-system1.toml";
@@ -57,7 +57,10 @@ fn lint() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    shell::run(&shell::cargo(), &["test", "--workspace", "--locked"], &[])
+    let python = sdk::python()?;
+    let env: Vec<(&str, &str)> =
+        python.iter().map(|python| ("EVENKEEL_SDK_PYTHON", python.as_str())).collect();
+    shell::run(&shell::cargo(), &["test", "--workspace", "--locked"], &env)
 }
 
 fn docs() -> Result<()> {

@@ -6,6 +6,7 @@
 mod ci;
 mod dev;
 mod licences;
+mod sdk;
 mod setup;
 mod shell;
 mod tidy;

@@ -48,7 +48,7 @@ fn names<'a>(programs: impl Iterator<Item = &'a (&'a str, &'a str, bool)>) -> St
 }
 
 /// Tries apt as root; whatever goes wrong is seen by looking for the programs again.
-fn install(packages: &[&str]) {
+pub(crate) fn install(packages: &[&str]) {
     let root = shell::capture("id", &["-u"]).is_some_and(|id| id.trim() == "0");
     if !root || !shell::present("apt-get") {
         println!("    not root or no apt-get: nothing is installed");
