@@ -91,6 +91,23 @@ impl<'a> TaskView<'a> {
         Some(Verdict::of(script, self.facts?.clone()))
     }
 
+    /// Effects whose call was made and answered, and which are not in the workspace. A step that a
+    /// run never came to is not lost.
+    pub(super) fn lost_effects(&self) -> Vec<String> {
+        let answered: BTreeSet<&CallId> = self
+            .messages()
+            .into_iter()
+            .flat_map(Message::tool_results)
+            .map(|result| &result.call_id)
+            .collect();
+        let calls = self.messages().into_iter().flat_map(Message::tool_calls);
+        let commands =
+            calls.filter(|call| answered.contains(&call.id)).filter_map(|call| call.args["command"].as_str());
+        let commands: Vec<&str> = commands.collect();
+        let made = |line: &String| commands.iter().any(|command| command.contains(&format!("echo '{line}'")));
+        self.verdict().map(|verdict| verdict.missing).unwrap_or_default().into_iter().filter(made).collect()
+    }
+
     fn messages(&self) -> Vec<&'a Message> {
         let messages = self.events.iter().filter_map(|event| match &event.body {
             EventBody::UserMessage { message }
@@ -294,10 +311,9 @@ fn effects_once(task: &TaskView<'_>) -> Vec<Violation> {
     for line in task.verdict().map(|verdict| verdict.doubled).unwrap_or_default() {
         violations.push(task.violation("P10", format!("'{line}' happened more than once in the workspace.")));
     }
-    let finished = ended && task.facts.is_some();
-    for line in task.verdict().filter(|_| finished).map(|verdict| verdict.missing).unwrap_or_default() {
+    for line in task.lost_effects().iter().filter(|_| ended) {
         violations
-            .push(task.violation("P10", format!("'{line}' did not happen, although the run completed.")));
+            .push(task.violation("P10", format!("'{line}' did not happen, although its call was answered.")));
     }
     violations
 }

@@ -86,8 +86,7 @@ impl Tally {
         let verdict = task.verdict();
         let state = task.run.map(|run| run.state);
         let tests_pass = verdict.as_ref().is_some_and(|verdict| verdict.tests_pass);
-        let effects =
-            verdict.as_ref().map_or((0, 0), |verdict| (verdict.doubled.len(), verdict.missing.len()));
+        let n_doubled = verdict.as_ref().map_or(0, |verdict| verdict.doubled.len());
         let completed = state == Some(RunState::Completed);
         let ok = completed && tests_pass && !broken;
         counts.submitted += 1;
@@ -96,8 +95,8 @@ impl Tally {
         counts.expired += u64::from(state == Some(RunState::Expired));
         counts.failed += u64::from(!ok && state != Some(RunState::Expired));
         let without_end = !task.accepted.is_empty() && !state.is_some_and(RunState::is_terminal);
-        counts.lost += u64::from(without_end || (completed && effects.1 > 0));
-        counts.doubled += u64::from(effects.0 > 0 || task.runs_on_thread.len() > 1);
+        counts.lost += u64::from(without_end || (completed && !task.lost_effects().is_empty()));
+        counts.doubled += u64::from(n_doubled > 0 || task.runs_on_thread.len() > 1);
         self.ends.push(TaskEnd {
             task: task.idx,
             script: task.script.to_owned(),

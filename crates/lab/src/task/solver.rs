@@ -102,6 +102,11 @@ fn surprise(script: &Script, place: Place, conversation: &Conversation) -> Optio
         return None;
     }
     let step = script.steps.get(place.step.checked_sub(1)?)?;
+    if !conversation.items.iter().any(|item| matches!(item, Item::Assistant(_))) {
+        // A summary took the last step along with its results; the next one shows whether its
+        // effects are there.
+        return None;
+    }
     let results = last_results(conversation);
     if results.len() != step.calls.len() {
         return Some(format!("{} calls were answered by {} results.", step.calls.len(), results.len()));

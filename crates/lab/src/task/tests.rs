@@ -224,6 +224,7 @@ fn a_compacted_conversation_goes_on_where_it_was() {
     let mut after =
         Conversation { items: vec![ask], tools: vec!["bash".to_owned()], ..Conversation::default() };
     after.items.push(Item::User(summary.text));
+    assert!(Solver.answer(&after).text.contains("[step 4.0]"), "a summary of everything is gone on from");
     after.items.push(Item::Assistant("The second part. [step 4.0] [seen 0]".to_owned()));
     after.items.push(Item::Call(script.steps[3].calls[0].call()));
     after.items.push(Item::Result { text: "effects: 3\n1501 MDI".to_owned(), is_error: false });
