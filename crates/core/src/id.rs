@@ -128,7 +128,8 @@ text_id! {
     BlobId
 }
 text_id! {
-    /// A workspace snapshot: the commit id in the run's shadow repository.
+    /// A workspace snapshot: the BLAKE3 hash of its root directory in the snapshot store, in lower-case
+    /// hex; equal workspaces have equal ids.
     SnapshotId
 }
 text_id! {

@@ -1,4 +1,4 @@
-//! The workspace port: a run's files, their snapshots in a shadow repository, and the diff.
+//! The workspace port: a run's files, their snapshots by content, and the diff.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,9 @@ use crate::Error;
 use crate::id::{RunId, SnapshotId, ThreadId};
 use crate::run::Repository;
 
-/// Workspaces on this machine. Snapshots live in a git directory of their own, with a
-/// configuration of our own; the workspace's `.git` is never touched by the host.
+/// Workspaces on this machine. Snapshots live in a store of their own beside the workspace: a
+/// snapshot is a tree of hashes, and holds the workspace's `.git` as it holds every other directory.
+/// The host runs no program over what a run wrote.
 pub trait Workspaces: Send + Sync {
     /// Makes the workspace of a thread from its repository, or finds the one made before.
     /// Returns its path and its first snapshot.

@@ -208,7 +208,7 @@ fn remedy(message: &str) -> String {
     if message.starts_with("unknown field") || message.starts_with("unknown variant") {
         return remedy_for(&wrong, &valid);
     }
-    "Correct the value; `evenkeel check --print` shows every key with its effective value.".to_owned()
+    "Correct the value; `evenkeel check` shows every key with its effective value.".to_owned()
 }
 
 fn remedy_for(wrong: &str, valid: &[&str]) -> String {
