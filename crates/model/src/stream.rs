@@ -1,8 +1,7 @@
-//! From bytes to one complete answer: events ([`sse`]), silence ([`watch`]), assembly ([`answer`]).
+//! From events to one complete answer: silence ([`watch`]), assembly ([`answer`]).
 //!
 //! Invariant: an answer exists only after its wire's terminal rule was met and its tool calls were
 //! valid. A clean end of the body proves nothing.
 
 pub mod answer;
-pub mod sse;
 pub mod watch;

@@ -1,5 +1,7 @@
 //! The codec on whole streams and on every way of cutting them.
 
+use proptest::prelude::*;
+
 use super::{Event, Item, Parser, TooLong};
 
 fn event(name: &str, data: &str, id: Option<&str>) -> Item {
@@ -44,4 +46,32 @@ fn a_line_or_an_event_without_end_is_refused() {
     let line = b"data: 0123456789012345678901234567890123456789\n";
     assert_eq!(parser.push(line), Ok(vec![]));
     assert_eq!(parser.push(line), Err(TooLong { limit: 64 }));
+}
+
+proptest! {
+    /// However the bytes are cut, also inside characters and line ends, the events are the same.
+    #[test]
+    fn any_chunking_gives_the_same_events(
+        parts in prop::collection::vec(
+            "(data|event|id|: c|data:)?(:| )?[a-zäß€😀]{0,6}(\n|\r\n|\r|\n\n|\r\n\r\n)",
+            0..12,
+        ),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+    ) {
+        let bytes = parts.concat().into_bytes();
+        let all = |chunks: &[&[u8]]| {
+            let mut parser = Parser::new(1024);
+            chunks.iter().flat_map(|chunk| parser.push(chunk).expect("short")).collect::<Vec<_>>()
+        };
+        let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+        at.sort_unstable();
+        let mut chunks = Vec::new();
+        let mut begin = 0;
+        for end in at {
+            chunks.push(&bytes[begin..end]);
+            begin = end;
+        }
+        chunks.push(&bytes[begin..]);
+        prop_assert_eq!(all(&chunks), all(&[&bytes]));
+    }
 }

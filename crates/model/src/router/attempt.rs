@@ -10,6 +10,7 @@ use evenkeel_core::message::Usage;
 use evenkeel_core::port::feed::Provisional;
 use evenkeel_core::port::model::{ModelRequest, Progress};
 use evenkeel_core::run::Attempt;
+use evenkeel_env::sse::{self, Item, Parser};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
@@ -19,7 +20,6 @@ use super::shell::Shared;
 use crate::classify::{self, Class, Failure, Hints};
 use crate::provider::{self, Decoded, Decoder, Prompt};
 use crate::stream::answer::{Answer, Assembler, Finish, Incomplete, Place};
-use crate::stream::sse::{Item, Parser};
 use crate::stream::watch::{Passed, Watch};
 
 /// How an attempt ended.
@@ -36,6 +36,8 @@ const AFTER_FINISH: Duration = Duration::from_secs(2);
 const AFTER_LAST: Duration = Duration::from_millis(100);
 /// Progress is told to the machine at most this often.
 const CONTENT_EVERY: Duration = Duration::from_millis(250);
+/// The largest event of a stream that is accepted.
+const EVENT_BYTES_MAX: usize = 1024 * 1024;
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 
@@ -133,8 +135,7 @@ impl Running<'_> {
         B: BodyExt<Data = Bytes> + Unpin,
         B::Error: Display,
     {
-        let mut parser = Parser::default();
-        let mut items = Vec::new();
+        let mut parser = Parser::new(EVENT_BYTES_MAX);
         let mut finished_at = None;
         loop {
             let frame = match finished_at {
@@ -153,10 +154,8 @@ impl Running<'_> {
                     return Err(Failure::new(Class::StreamBroken, format!("the stream was cut: {error}")));
                 }
             };
-            if let Err(error) = parser.feed(&bytes, &mut items) {
-                return Err(Failure::new(Class::StreamBroken, error.to_string()));
-            }
-            for item in std::mem::take(&mut items) {
+            let items = parser.push(&bytes);
+            for item in items.map_err(|error| Failure::new(Class::StreamBroken, error.to_string()))? {
                 if self.item(item)? {
                     drain(body).await;
                     return Ok(());
@@ -175,11 +174,13 @@ impl Running<'_> {
 
     /// Takes one item of the stream; true when it was the last.
     fn item(&mut self, item: Item) -> Result<bool, Failure> {
-        let Item::Event { name, data } = item else {
+        // A comment shows that the connection lives; it is no progress.
+        let Item::Event(sse::Event { name, data, .. }) = item else {
             self.watch.ping(self.now());
             return Ok(false);
         };
-        let decoded = self.decoder.event(name.as_deref(), &data, &mut self.assembler);
+        let name = (!name.is_empty()).then_some(name.as_str());
+        let decoded = self.decoder.event(name, &data, &mut self.assembler);
         self.take(decoded)
     }
 
