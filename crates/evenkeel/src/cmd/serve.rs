@@ -65,10 +65,15 @@ pub(crate) async fn run(env: Env, args: Args) -> Done {
     tokio::select! {
         biased;
         () = stop.wait() => {}
-        () = running.wait() => return Err(Error::internal("The listener ended.").into()),
+        () = running.wait() => return Err(cause_of_end(&running).into()),
     }
     eprintln!("draining; a second signal ends it at once");
     end(running, &mut stop).await
+}
+
+/// Why it can no longer serve. Runs that were at work go on after the next start.
+fn cause_of_end(running: &Running) -> Error {
+    running.failure().unwrap_or_else(|| Error::internal("The listener ended."))
 }
 
 async fn end(running: Running, stop: &mut Stop) -> Done {
