@@ -89,7 +89,7 @@ async fn a_fork_bomb_is_bounded() {
             })
             .await;
         assert!(stderr(&exit).contains("Resource temporarily unavailable"), "{user:?}: {exit:?}");
-        assert_eq!(processes_with("7171").len(), 0);
+        wait_until_gone("7171.7").await;
         let classic = ":(){ :|: & };: ; sleep 8181.8";
         let exit = host
             .limited(classic, |limits| {
