@@ -6,7 +6,7 @@
 //!
 //! Read in this order: [`scenario`] (what is promised), [`task`] (what is run), [`provider`] (what
 //! breaks), `live` (how it is run), [`check`] (what must hold), [`report`] (what is shown), [`run`]
-//! and [`demo`] (from a command to its report).
+//! and [`mod@demo`] (from a command to its report).
 //!
 //! Invariants: the product is only reached through its own doors; the checker knows nothing of the
 //! implementation; a task counts as done only if its tests pass in a fresh sandbox afterwards.

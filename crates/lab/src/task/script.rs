@@ -78,7 +78,7 @@ pub struct Move {
     /// Whether the result may be an error (a test that is meant to fail).
     #[serde(default)]
     pub(crate) may_fail: bool,
-    /// The line that the call leaves in [`EFFECTS`], if it leaves one.
+    /// The line that the call leaves in `EFFECTS`, if it leaves one.
     #[serde(skip)]
     pub(crate) effect: Option<String>,
 }
@@ -135,7 +135,7 @@ impl Script {
         }
     }
 
-    /// The lines that must be in [`EFFECTS`] when the task is done, in order.
+    /// The lines that must be in `EFFECTS` when the task is done, in order.
     pub fn effects(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().flat_map(|step| &step.calls).filter_map(|call| call.effect.as_deref())
     }
