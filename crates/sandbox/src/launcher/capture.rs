@@ -63,35 +63,57 @@ impl Capture {
     }
 
     /// Takes what is in the pipes now. Complete when no process holds their other ends.
+    ///
+    /// It asks the pipes themselves: the runtime may not have noticed yet that the last bytes are
+    /// there, and would then say that there are none.
     pub(super) fn drain(mut self) -> (Vec<u8>, Vec<u8>, u64) {
-        while self.take(Which::Stdout) {}
-        while self.take(Which::Stderr) {}
+        for which in [Which::Stdout, Which::Stderr] {
+            let Some(pipe) = self.source(which).pipe.take() else { continue };
+            let Ok(pipe) = pipe.into_nonblocking_fd() else { continue };
+            loop {
+                match rustix::io::read(&pipe, &mut self.chunk[..]) {
+                    Ok(n) if n > 0 && !self.is_flooded() => self.keep(which, n),
+                    Err(rustix::io::Errno::INTR) => {}
+                    // The end, or nothing left while somebody still holds the other end.
+                    _ => break,
+                }
+            }
+        }
         (self.stdout.kept, self.stderr.kept, self.n_dropped)
     }
 
-    /// Takes one chunk; false when there is none now or ever.
-    fn take(&mut self, which: Which) -> bool {
+    /// Takes one chunk, if there is one.
+    fn take(&mut self, which: Which) {
         let source = match which {
             Which::Stdout => &mut self.stdout,
             Which::Stderr => &mut self.stderr,
         };
-        let Some(pipe) = &source.pipe else {
-            return false;
-        };
-        let n = match pipe.try_read(&mut self.chunk) {
-            Ok(n) if n > 0 => n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+        let Some(pipe) = &source.pipe else { return };
+        match pipe.try_read(&mut self.chunk) {
+            Ok(n) if n > 0 => self.keep(which, n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The end, or a pipe that cannot be read any more, which is the same to us.
-            _ => {
-                source.pipe = None;
-                return false;
-            }
-        };
+            _ => source.pipe = None,
+        }
+    }
+
+    /// Keeps what fits of the first `n` bytes of the chunk.
+    fn keep(&mut self, which: Which, n: usize) {
         let n_keep = n.min(self.keep - self.n_kept);
+        let source = match which {
+            Which::Stdout => &mut self.stdout,
+            Which::Stderr => &mut self.stderr,
+        };
         source.kept.extend_from_slice(&self.chunk[..n_keep]);
         self.n_kept += n_keep;
         self.n_dropped += (n - n_keep) as u64;
-        true
+    }
+
+    fn source(&mut self, which: Which) -> &mut Source {
+        match which {
+            Which::Stdout => &mut self.stdout,
+            Which::Stderr => &mut self.stderr,
+        }
     }
 }
 
@@ -118,3 +140,6 @@ impl Source {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
