@@ -2,7 +2,7 @@
 //!
 //! Nothing is allowed but what a policy permits; `forbid` wins; an error in evaluation is a deny.
 //! Decisions are made on facts, not on what was typed: the path after links were followed, each
-//! simple command of a shell call ([`shell`]), the tool of a foreign server. A call is allowed if
+//! simple command of a shell call (`shell`), the tool of a foreign server. A call is allowed if
 //! all of its facts are. A `forbid` that carries `@ask("...")` asks a person instead, unless
 //! another one denies.
 //!
