@@ -11,6 +11,8 @@ mod shared;
 mod slots;
 mod store;
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_core::port::BoxFuture;
@@ -133,19 +135,29 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
 pub fn serve(env: Env, config: Config, parts: EdgeParts) -> BoxFuture<'static, Result<Running, Error>> {
     Box::pin(async move {
         let address = config.server.listen;
-        let listener = env.net.listen(address).await.map_err(|error| {
-            Error::new(
-                Code::AddressInUse,
-                Origin::Ours,
-                format!("Cannot listen on {address}: {error}."),
-                "Stop the process that uses the address, or set server.listen to another one.",
-            )
-        })?;
+        let listener = env.net.listen(address).await.map_err(|error| no_listener(address, &error))?;
         let shared = Shared::new(env, config, parts)?;
         let running = Running::begin(shared, listener)?;
         tracing::info!(address = %running.address(), "serving");
         Ok(running)
     })
+}
+
+fn no_listener(address: SocketAddr, error: &std::io::Error) -> Error {
+    let (code, remedy) = match error.kind() {
+        ErrorKind::AddrNotAvailable => {
+            (Code::AddressRefused, "Set server.listen to an address of this machine.")
+        }
+        ErrorKind::PermissionDenied => (
+            Code::AddressRefused,
+            "Set server.listen to a port from 1024 up, or give the right to use this one.",
+        ),
+        _ => (
+            Code::AddressInUse,
+            "Stop the process that uses the address, or set server.listen to another one.",
+        ),
+    };
+    Error::new(code, Origin::Ours, format!("Cannot listen on {address}: {error}."), remedy)
 }
 
 /// The engine, and what resolves if it can no longer be trusted.

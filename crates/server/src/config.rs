@@ -86,6 +86,7 @@ impl Config {
     /// `config-invalid`, `address-refused`, and what the router's own check finds.
     pub fn check(&self) -> Result<Vec<String>, Error> {
         self.check_address()?;
+        self.server.check()?;
         self.limits.check()?;
         self.auth.check(&self.environment)?;
         self.router.check_shape()?;

@@ -4,6 +4,7 @@
 //! larger than the limit, or arrived too slowly.
 
 pub(crate) mod auth;
+pub(crate) mod given;
 pub(crate) mod health;
 pub(crate) mod rate_limit;
 pub(crate) mod route;

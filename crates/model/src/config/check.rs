@@ -44,6 +44,12 @@ impl RouterConfig {
                 "Add it under [providers] or correct the name.",
             ));
         }
+        if deployment.model.is_empty() {
+            return Err(invalid(
+                format!("Deployment {name} names no model."),
+                "Set model to the name that the provider knows.",
+            ));
+        }
         let limits = deployment.limits;
         if limits.streams == 0 || limits.calls_per_min == 0 || limits.input_tokens_per_min == 0 {
             return Err(invalid(
@@ -80,6 +86,7 @@ impl RouterConfig {
 
     fn check_constants(&self) -> Result<(), Error> {
         let router = &self.router;
+        let timeouts = &router.timeouts;
         let wrong = [
             ("router.attempts_per_call", router.attempts_per_call == 0),
             ("router.attempts_per_step", router.attempts_per_step == 0),
@@ -92,6 +99,13 @@ impl RouterConfig {
             ("router.ramp.step", router.ramp.step.0.is_zero()),
             ("router.ramp.shrink", !(0.0..1.0).contains(&router.ramp.shrink)),
             ("router.ramp.rate_factor", router.ramp.rate_factor < 1.0),
+            ("router.timeouts.connect", timeouts.connect.0.is_zero()),
+            ("router.timeouts.headers", timeouts.headers.0.is_zero()),
+            ("router.timeouts.first_content", timeouts.first_content.0.is_zero()),
+            ("router.timeouts.first_content_max", timeouts.first_content_max.0.is_zero()),
+            ("router.timeouts.idle", timeouts.idle.0.is_zero()),
+            ("router.timeouts.idle_with_pings", timeouts.idle_with_pings.0.is_zero()),
+            ("router.timeouts.attempt", timeouts.attempt.0.is_zero()),
             ("router.retry_budget.share", router.retry_budget.share < 0.0),
             ("router.retry_budget.per_s", router.retry_budget.per_s < 0.0),
         ];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use evenkeel_core::Error;
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::Answer;
 use crate::app::Shared;
+use crate::gateway::given::Path;
 use crate::gateway::route::Sent;
 use crate::wire;
 use crate::wire::refusal::no_assistant;

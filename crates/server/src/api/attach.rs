@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use evenkeel_core::Error;
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, header};
 use super::{Answer, find_run, find_thread, run_id, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
+use crate::gateway::given::Path;
 use crate::stream::cursor::Cursor;
 use crate::stream::run_stream::{self, OnLeave, StreamStart};
 use crate::stream::wait::{self, Ending, WaitStart};

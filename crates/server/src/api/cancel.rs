@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use evenkeel_core::port::store::{Cancel, Cancelled};
 use evenkeel_core::{Code, Error};
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::{Answer, attach, find_run, run_id, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
+use crate::gateway::given::{Path, Query};
 use crate::wire::refusal::{malformed, no_run, unsupported};
 
 /// What a cancel may be asked with.

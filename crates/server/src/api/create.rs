@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_core::id::{IdempotencyKey, RunId, ThreadId};
@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::{Answer, assistants, attach, find_thread, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
+use crate::gateway::given::Path;
 use crate::gateway::route::{Sent, TraceParent};
 use crate::wire;
 use crate::wire::input::{InputLimits, RunRequest};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::{Answer, run_id, runs::LIST_MAX};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
+use crate::gateway::given::{Path, Query};
 use crate::wire::refusal::{malformed, no_run};
 
 /// Events that are read for one answer at most.

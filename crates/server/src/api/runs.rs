@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use evenkeel_core::port::store::ListRuns;
@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{Answer, find_run, find_thread, run_id, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
+use crate::gateway::given::{Path, Query};
 use crate::wire;
 use crate::wire::refusal::malformed;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use evenkeel_core::id::ThreadId;
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::{Answer, find_thread, newest_run, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
+use crate::gateway::given::{Path, Query};
 use crate::gateway::route::Sent;
 use crate::stream::follow::view_of;
 use crate::wire;

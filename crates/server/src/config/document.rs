@@ -149,10 +149,17 @@ impl<'a> Sections<'a> {
     /// `[tools]` with `[policy]` and `[mcp]` put into it.
     fn tools(&mut self) -> Result<ToolsConfig, Error> {
         let mut table = match self.take("tools") {
-            Some(value) => match value.into_inner() {
-                DeValue::Table(table) => table,
-                _ => return Err(invalid("`tools` is not a table.", "Write a section `[tools]`.")),
-            },
+            Some(value) => {
+                let at = value.span().start;
+                let DeValue::Table(table) = value.into_inner() else {
+                    let place = self.sources.place(at);
+                    return Err(invalid(
+                        format!("{place}: `tools` is not a table."),
+                        "Write a section `[tools]`.",
+                    ));
+                };
+                table
+            }
             None => DeTable::new(),
         };
         for key in ["policy", "mcp"] {
@@ -205,8 +212,14 @@ fn remedy(message: &str) -> String {
     let mut quoted = message.split('`').skip(1).step_by(2);
     let wrong = quoted.next().unwrap_or_default().to_owned();
     let valid: Vec<&str> = quoted.collect();
-    if message.starts_with("unknown field") || message.starts_with("unknown variant") {
+    if message.starts_with("unknown field") {
         return remedy_for(&wrong, &valid);
+    }
+    if message.starts_with("unknown variant") {
+        return match nearest(&wrong, &valid) {
+            Some(word) => format!("Did you mean `{word}`? Valid here: {}.", valid.join(", ")),
+            None => format!("Write one of: {}.", valid.join(", ")),
+        };
     }
     "Correct the value; `evenkeel check` shows every key with its effective value.".to_owned()
 }

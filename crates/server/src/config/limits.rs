@@ -166,13 +166,35 @@ impl Limits {
             ("store.slots", self.store.slots),
             ("tracing.slots", self.tracing.slots),
         ];
-        match values.iter().find(|(_, value)| *value == 0) {
+        for (key, value) in values {
+            possible(key, value)?;
+        }
+        let durations =
+            [("gateway.header_timeout", self.gateway.header_timeout), ("api.timeout", self.api.timeout)];
+        match durations.iter().find(|(_, duration)| duration.0.is_zero()) {
             Some((key, _)) => Err(invalid(
                 format!("limits.{key} is 0, so nothing could be served."),
-                "Give a limit of at least 1, or remove the key for the default.",
+                "Write a duration such as \"10s\", or remove the key for the default.",
             )),
             None => Ok(()),
         }
+    }
+}
+
+/// The largest limit: beyond it a number is a slip of the pen, and no machine holds as many.
+const LIMIT_MAX: usize = u32::MAX as usize;
+
+fn possible(key: &str, value: usize) -> Result<(), Error> {
+    match value {
+        0 => Err(invalid(
+            format!("limits.{key} is 0, so nothing could be served."),
+            "Give a limit of at least 1, or remove the key for the default.",
+        )),
+        1..=LIMIT_MAX => Ok(()),
+        _ => Err(invalid(
+            format!("limits.{key} is {value}; the largest limit is {LIMIT_MAX}."),
+            "Give a smaller limit, or remove the key for the default.",
+        )),
     }
 }
 

@@ -46,6 +46,34 @@ impl Default for ServerSection {
     }
 }
 
+/// More threads than any machine has cores for; a number beyond it is a slip of the pen.
+const WORKERS_MAX: usize = 1024;
+
+impl ServerSection {
+    /// Refuses what would end the process, or each of its streams, later.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.data_dir.as_os_str().is_empty() {
+            return Err(invalid(
+                "server.data_dir is empty.",
+                "Name a directory, or remove the key for the default.",
+            ));
+        }
+        if let Some(workers) = self.workers.filter(|n| !(1..=WORKERS_MAX).contains(n)) {
+            return Err(invalid(
+                format!("server.workers is {workers}; possible are 1 to {WORKERS_MAX}."),
+                "Give the number of threads, or remove the key for one on each core.",
+            ));
+        }
+        if self.heartbeat.0.is_zero() {
+            return Err(invalid(
+                "server.heartbeat is 0, so a silent stream would never rest.",
+                "Write a duration such as \"5s\", or remove the key for the default.",
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A store engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -17,7 +17,7 @@ use tracing::Instrument;
 use super::health;
 use crate::api;
 use crate::app::Shared;
-use crate::wire::refusal::Refusal;
+use crate::wire::refusal::{Refusal, malformed};
 
 /// Time for a client to send a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,8 +27,16 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Sent(Bytes);
 
 impl Sent {
-    /// The JSON value; an empty body is an empty object.
+    /// The JSON object; an empty body and `null` are an empty one.
     pub(crate) fn json(&self) -> Result<Value, Error> {
+        match self.value()? {
+            Value::Null => Ok(Value::Object(serde_json::Map::new())),
+            object @ Value::Object(_) => Ok(object),
+            _ => Err(malformed("The body is not a JSON object.", "Send an object: `{ ... }`.")),
+        }
+    }
+
+    fn value(&self) -> Result<Value, Error> {
         if self.0.iter().all(u8::is_ascii_whitespace) {
             return Ok(Value::Object(serde_json::Map::new()));
         }

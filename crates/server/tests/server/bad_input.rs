@@ -94,6 +94,9 @@ async fn paths_and_headers_that_are_refused() {
         (Method::GET, format!("/threads/{thread}/runs/{NO_ID}"), vec![], "404 run-not-found"),
         (Method::GET, format!("/threads/{NO_ID}/runs/{run}"), vec![], "404 run-not-found"),
         (Method::GET, format!("/threads/{thread}/runs?status=odd"), vec![], "422 bad-request"),
+        (Method::GET, format!("/threads/{thread}/runs?limit=-1"), vec![], "422 bad-request"),
+        (Method::GET, "/v1/runs?offset=x".into(), vec![], "422 bad-request"),
+        (Method::GET, "/threads/%ff/state".into(), vec![], "422 bad-request"),
         (Method::POST, format!("/threads/{thread}/runs/{NO_ID}/cancel"), vec![], "404 run-not-found"),
         (
             Method::POST,

@@ -11,7 +11,7 @@ fn parse(toml: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
 
 #[test]
 fn every_mistake_names_its_place_and_the_nearest_key() {
-    let table: [(&str, &[&str]); 16] = [
+    let table: [(&str, &[&str]); 25] = [
         ("[sever]\n", &["evenkeel.toml:1:2", "unknown section or key `sever`", "Did you mean `server`?"]),
         (
             "[server]\nlisten = \"127.0.0.1:1\"\nlissten = 3\n",
@@ -19,7 +19,25 @@ fn every_mistake_names_its_place_and_the_nearest_key() {
         ),
         ("[server]\nlisten = 7\n", &["evenkeel.toml:2:10", "invalid type: integer `7`"]),
         ("[server]\nlisten = \"here\"\n", &["evenkeel.toml:2:10", "socket address"]),
-        ("[server]\nstore = \"oracle\"\n", &["evenkeel.toml:2:9", "unknown variant `oracle`", "sqlite"]),
+        (
+            "[server]\nstore = \"oracle\"\n",
+            &["evenkeel.toml:2:9", "unknown variant `oracle`", "Write one of: sqlite"],
+        ),
+        ("[server]\ndata_dir = \"\"\n", &["server.data_dir is empty"]),
+        ("[server]\nworkers = 0\n", &["server.workers is 0", "1 to 1024"]),
+        ("[server]\nworkers = 9223372036854775807\n", &["server.workers is 9223372036854775807"]),
+        ("[server]\nheartbeat = \"0s\"\n", &["server.heartbeat is 0"]),
+        ("[limits.api]\ntimeout = \"0ms\"\n", &["limits.api.timeout is 0"]),
+        (
+            "[limits]\nsandbox = { slots = 18446744073709551615 }\n",
+            &["limits.sandbox.slots is 18446744073709551615"],
+        ),
+        ("\ntools = 5\n", &["evenkeel.toml:2:9", "`tools` is not a table"]),
+        ("[router.timeouts]\nconnect = \"0s\"\n", &["router.timeouts.connect"]),
+        (
+            "[providers.p]\nkind = \"openai\"\nbase_url = \"http://x\"\n[deployments.d]\nprovider = \"p\"\nmodel = \"\"\n",
+            &["Deployment d names no model"],
+        ),
         ("[limits]\ngateway = { slot = 1 }\n", &["evenkeel.toml:2:13", "`slot`", "Did you mean `slots`?"]),
         ("[limits.api]\ntimeout = \"4 parsecs\"\n", &["evenkeel.toml:2:11", "is not a duration"]),
         ("[limits]\npolicy = { slots = 0 }\n", &["limits.policy.slots is 0"]),
