@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use base64::Engine as _;
+use clap::builder::NonEmptyStringValueParser;
 use evenkeel_core::id::TenantId;
 use evenkeel_core::port::store::{ApiKey, StoreClient};
 use evenkeel_core::{Error, Wall};
@@ -45,15 +46,16 @@ enum Action {
     /// Make a key and print it, this once
     Create {
         /// A name for lists, unique
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Whose requests it makes
-        #[arg(long, default_value = "default")]
+        #[arg(long, default_value = "default", value_parser = NonEmptyStringValueParser::new())]
         tenant: String,
         /// Requests per minute; no limit of its own without it
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         calls_per_min: Option<u32>,
         /// Days until it is no longer valid; for ever without it
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         expires_days: Option<u32>,
     },
     /// All keys, without the keys themselves

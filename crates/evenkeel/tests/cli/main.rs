@@ -123,6 +123,13 @@ async fn a_key_opens_the_door_until_it_is_revoked() {
     let key = text(&created.stdout).trim().to_owned();
     assert!(key.starts_with("ek_") && key.len() == 46, "{key}");
     refused(at, &["keys", "create", "ci"], Code::BadRequest, 2).await;
+    for wrong in [
+        &["keys", "create", ""][..],
+        &["keys", "create", "a", "--tenant", ""],
+        &["keys", "create", "a", "--calls-per-min", "0"],
+    ] {
+        assert_eq!(output(at, wrong).await.status.code(), Some(2), "{wrong:?}");
+    }
 
     let (mut server, address) = serve(at, &[]).await;
     assert_eq!(status(&address, "/v1/runs", Some(&key)).await, 200);
