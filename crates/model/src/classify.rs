@@ -29,7 +29,7 @@ use crate::stream::watch::Passed;
 /// | quota_dead | no, disabled | yes | opens at once |
 /// | auth_dead | no, the key is disabled | yes | opens the key |
 /// | stream_broken | one redo | yes | 1 |
-/// | slow | no | yes | 0.5 |
+/// | slow | no | yes | 0.5; 1 when there was no content at all |
 /// | context_too_long | no | only a larger window | 0 |
 /// | rejected | no | no, unless the route says so | 0 |
 /// | bad_request | no | no | 0 |
@@ -140,7 +140,11 @@ impl Failure {
     pub fn of_watch(passed: Passed) -> Self {
         match passed {
             Passed::Headers => Self::new(Class::Transient, "no response within the limit for headers"),
-            Passed::FirstContent => Self::new(Class::Slow, "no content within the limit for the first"),
+            // Silence is worse than an error: it counts in full, only dripping counts half.
+            Passed::FirstContent => Self {
+                weight: Class::StreamBroken.weight(),
+                ..Self::new(Class::Slow, "no content within the limit for the first")
+            },
             Passed::Idle => Self::new(Class::StreamBroken, "the stream went silent"),
             Passed::Slow => Self::new(Class::Slow, "content drips too slowly"),
             Passed::Attempt => Self::new(Class::Slow, "the attempt took too long"),

@@ -273,6 +273,9 @@ pub struct Timeouts {
     pub first_content_per_20k_tokens: Span,
     /// What `first_content` may grow to for a deployment that is known to be slow.
     pub first_content_max: Span,
+    /// While another deployment is ready, headers and first content are waited for four times as
+    /// long as this deployment's own 95th percentile, but at least this long.
+    pub first_content_elsewhere_min: Span,
     /// Between two pieces of content.
     pub idle: Span,
     /// Between two pieces of content while keep-alives arrive.
@@ -293,6 +296,7 @@ impl Default for Timeouts {
             first_content: Span::seconds(10),
             first_content_per_20k_tokens: Span::seconds(1),
             first_content_max: Span::seconds(60),
+            first_content_elsewhere_min: Span::seconds(3),
             idle: Span::seconds(10),
             idle_with_pings: Span::seconds(30),
             attempt: Span::seconds(120),

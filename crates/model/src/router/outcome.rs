@@ -273,7 +273,10 @@ impl Machine {
         let may_retry = note_failure(call, &failure, after.lane, self.plan.lanes[after.lane].context_tokens);
         let reroutes = self.plan.routes[call.arrival.route].reroute_rejected;
         let midstream = self.plan.routes[call.arrival.route].midstream;
-        let (n_attempts, n_of_step) = (call.n_attempts, call.n_attempts_of_step());
+        // Probes of a long outage may have used up the step's attempts before anything was healthy:
+        // a call that was woken has one retry in any case.
+        let n_before = call.arrival.prior_attempts.min(per_step.saturating_sub(2));
+        let (n_attempts, n_of_step) = (call.n_attempts, n_before + call.n_attempts);
         if let Some(error) = final_error(call, &failure, reroutes) {
             return self.end(key, Verdict::Fatal(error));
         }

@@ -177,6 +177,12 @@ impl Machine {
         }
         let mut headers = (config.headers.0 + for_input) * patience;
         first_content = first_content.min(ceiling.max(config.first_content.0));
+        if has_other && let Some(usual) = self.lanes[lane_idx].counters.first_content.usual() {
+            // Waiting longer than this lane ever needs is worse than asking the other one.
+            let impatient = (usual * 4).max(config.first_content_elsewhere_min.0) * patience + for_input;
+            headers = headers.min(impatient);
+            first_content = first_content.min(impatient);
+        }
         if let Some(n_failed) = probes {
             let growth = 1.5f64.powi(i32::try_from(n_failed.min(20)).unwrap_or(20));
             let least = Duration::from_secs(3).max(learnt) * patience;

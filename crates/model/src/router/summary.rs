@@ -6,6 +6,8 @@ use super::snapshot::SummarySnapshot;
 
 const N_BUCKETS: usize = 80;
 const GROWTH: f64 = 1.2;
+/// Fewer values say nothing of what is usual.
+const N_TO_KNOW: u64 = 20;
 
 /// A histogram of milliseconds from 1 to about 1.8 million.
 #[derive(Clone, Debug)]
@@ -35,6 +37,12 @@ impl Summary {
         self.buckets[idx.min(N_BUCKETS - 1)] += 1;
         self.count += 1;
         self.max = self.max.max(ms);
+    }
+
+    /// The 95th percentile, once enough values were seen to speak of one.
+    #[must_use]
+    pub(super) fn usual(&self) -> Option<Duration> {
+        (self.count >= N_TO_KNOW).then(|| Duration::from_millis(self.quantile(95)))
     }
 
     /// The quantiles.
