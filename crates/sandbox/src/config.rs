@@ -46,7 +46,10 @@ const OWN_PLACES: [&str; 5] = ["/tmp", "/dev", "/proc", "/etc", evenkeel_core::p
 impl SandboxConfig {
     /// Refuses what could not be shown: a run that misses a toolchain fails in ways that name
     /// everything but the cause.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// `config-invalid` for the first such directory.
+    pub fn check(&self) -> Result<(), Error> {
         for path in &self.read_only_paths {
             let problem = if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir)
             {

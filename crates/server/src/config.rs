@@ -88,6 +88,9 @@ impl Config {
         self.check_address()?;
         self.server.check()?;
         self.limits.check()?;
+        self.sandbox.check()?;
+        limits::check_commands("sandbox.limits", &self.sandbox.limits)?;
+        limits::check_commands("tools.command", &self.tools.command)?;
         self.auth.check(&self.environment)?;
         self.router.check_shape()?;
         ProviderKeys::read_with(&self.router, |name| self.environment.get(name).map(str::to_owned))?;

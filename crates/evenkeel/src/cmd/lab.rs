@@ -3,7 +3,7 @@
 //! Scripts depend on these commands, their options, exit codes and JSON: 0 every goal held, 1 a goal
 //! was missed or a property violated, 2 bad usage or set-up.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use evenkeel_env::Env;
@@ -154,6 +154,9 @@ fn list(json: bool) -> Done {
 }
 
 async fn scenario(env: &Env, args: RunArgs) -> Done {
+    for path in [&args.json, &args.html, &args.history].into_iter().flatten() {
+        writable(path)?;
+    }
     let options = RunOptions {
         scenario: args.scenario,
         mode: if args.virtual_time { Mode::Virtual } else { Mode::Live },
@@ -175,8 +178,27 @@ async fn scenario(env: &Env, args: RunArgs) -> Done {
     Ok(verdict(report.pass))
 }
 
-fn examine(history: &std::path::Path, json: bool) -> Done {
-    let checked = check::file(history)?;
+/// Says before the minutes of a run, not after them, that its result has no place.
+fn writable(path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if path.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
+        return Err(output::usage(
+            format!("The result cannot be written to {}.", path.display()),
+            "Name a file in a folder that exists.",
+        ));
+    }
+    Ok(())
+}
+
+fn examine(history: &Path, json: bool) -> Done {
+    const REMEDY: &str = "Give the file that `evenkeel lab run NAME --history FILE` wrote.";
+    let checked = check::file(history).map_err(|error| output::usage(format!("{error:#}."), REMEDY))?;
+    if checked.counts.submitted == 0 {
+        return Err(output::usage(
+            format!("{} holds no task, so nothing is shown by it.", history.display()),
+            REMEDY,
+        ));
+    }
     if json {
         output::json(&serde_json::to_value(&checked)?)?;
         return Ok(verdict(checked.pass));

@@ -100,6 +100,11 @@ async fn bad_input_stops_before_anything_starts() {
     refused(at, &["runs", "list", "--server", "http://127.0.0.1:9"], Code::ServerUnreachable, 2).await;
     refused(at, &["explain", "no-such-code"], Code::BadRequest, 2).await;
     refused(at, &["lab", "run", "no-such-scenario"], Code::ScenarioInvalid, 2).await;
+    let nowhere = ["lab", "run", "system1-as-given", "--json", "no-such-folder/result.json"];
+    refused(at, &nowhere, Code::BadRequest, 2).await;
+    write("empty.jsonl", "");
+    refused(at, &["lab", "check", "empty.jsonl"], Code::BadRequest, 2).await;
+    refused(at, &["lab", "check", "broken.toml"], Code::BadRequest, 2).await;
     assert!(!at.join("evenkeel-data").exists(), "nothing was made");
 }
 

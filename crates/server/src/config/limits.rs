@@ -8,6 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use evenkeel_core::Error;
+use evenkeel_core::port::runner::RunnerLimits;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::invalid;
@@ -178,6 +179,24 @@ impl Limits {
             )),
             None => Ok(()),
         }
+    }
+}
+
+/// Refuses limits under which no command could begin.
+pub(super) fn check_commands(section: &str, limits: &RunnerLimits) -> Result<(), Error> {
+    let values = [
+        ("wall_ms", limits.wall_ms),
+        ("cpu_s", limits.cpu_s),
+        ("memory_bytes", limits.memory_bytes),
+        ("processes", limits.processes),
+        ("open_files", limits.open_files),
+    ];
+    match values.iter().find(|(_, value)| *value == 0) {
+        Some((key, _)) => Err(invalid(
+            format!("{section}.{key} is 0, so no command could run."),
+            "Give a limit of at least 1, or remove the key for the default.",
+        )),
+        None => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ fn parse(toml: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
 
 #[test]
 fn every_mistake_names_its_place_and_the_nearest_key() {
-    let table: [(&str, &[&str]); 25] = [
+    let table: [(&str, &[&str]); 28] = [
         ("[sever]\n", &["evenkeel.toml:1:2", "unknown section or key `sever`", "Did you mean `server`?"]),
         (
             "[server]\nlisten = \"127.0.0.1:1\"\nlissten = 3\n",
@@ -32,6 +32,9 @@ fn every_mistake_names_its_place_and_the_nearest_key() {
             "[limits]\nsandbox = { slots = 18446744073709551615 }\n",
             &["limits.sandbox.slots is 18446744073709551615"],
         ),
+        ("[sandbox]\nread_only_paths = [\"/no/such\"]\n", &["names /no/such, which is not a directory"]),
+        ("[sandbox.limits]\nwall_ms = 0\n", &["sandbox.limits.wall_ms is 0"]),
+        ("[tools.command]\nmemory_bytes = 0\n", &["tools.command.memory_bytes is 0"]),
         ("\ntools = 5\n", &["evenkeel.toml:2:9", "`tools` is not a table"]),
         ("[router.timeouts]\nconnect = \"0s\"\n", &["router.timeouts.connect"]),
         (
