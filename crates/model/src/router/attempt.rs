@@ -12,6 +12,7 @@ use evenkeel_core::port::model::{ModelRequest, Progress};
 use evenkeel_core::run::Attempt;
 use evenkeel_env::sse::{self, Item, Parser};
 use http_body_util::BodyExt;
+use secrecy::ExposeSecret;
 use serde_json::Value;
 
 use super::event::{Event, Start};
@@ -66,6 +67,15 @@ pub(super) async fn make(
     };
     let streamed = attempt.exchange(request).await;
     attempt.conclude(request, started_at, streamed)
+}
+
+/// Providers like to echo a key that they refuse; what they say is stored and shown to people.
+fn without_key(failure: Failure, lane: &LanePlan) -> Failure {
+    let key = lane.target.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
+    match key {
+        Some(key) => Failure { cause: failure.cause.replace(key, "[key]"), ..failure },
+        None => failure,
+    }
 }
 
 struct Running<'a> {
@@ -243,6 +253,7 @@ impl Running<'_> {
         };
         let place = Place { run: request.run, step: request.step, from: self.lane.target.from.clone() };
         let assembler = std::mem::take(&mut self.assembler);
+        let streamed = streamed.map_err(|failure| without_key(failure, self.lane));
         let result = streamed.and_then(|()| {
             let answer = assembler.into_answer(&place, estimated_input).map_err(unusable)?;
             match answer.finish {

@@ -290,6 +290,18 @@ fn thinking(from: &Provenance) -> Message {
     }
 }
 
+#[tokio::test]
+async fn a_key_that_a_provider_echoes_is_shown_to_nobody() {
+    let echoed =
+        error(400, &json!({"error": {"message": "no such project for key test:key", "code": "nope"}}));
+    let script: Script = Box::new(move |_, _| echoed.clone());
+    let bench = bench(vec![("openai", script)], json!({})).await;
+    let outcome = bench.router.call(hello(&bench.env), Arc::new(Unwatched)).await;
+    let ModelOutcome::Fatal { error, attempts } = outcome else { panic!("{outcome:?}") };
+    assert!(error.message.contains("for key [key]"), "{error}");
+    assert!(!format!("{error} {attempts:?}").contains("test:key"));
+}
+
 /// M09: items of another key are not replayed; should the provider refuse them all the same, the
 /// call is made once more without them instead of failing for ever.
 #[tokio::test]
