@@ -60,7 +60,7 @@ fn test() -> Result<()> {
     let python = sdk::python()?;
     let env: Vec<(&str, &str)> =
         python.iter().map(|python| ("EVENKEEL_SDK_PYTHON", python.as_str())).collect();
-    shell::run(&shell::cargo(), &["test", "--workspace", "--locked"], &env)
+    shell::run(&shell::cargo(), &["test", "--workspace", "--locked", "--no-fail-fast"], &env)
 }
 
 fn docs() -> Result<()> {

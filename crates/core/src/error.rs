@@ -137,7 +137,7 @@ codes! {
     SandboxFailed = "sandbox-failed", 500, "The sandbox could not be started.";
 
     ScenarioInvalid = "scenario-invalid", 500, "The scenario file has an unknown key or an impossible value.";
-    AddressRefused = "address-refused", 500, "Listening beyond loopback needs authentication.";
+    AddressRefused = "address-refused", 500, "The server may not listen on that address.";
     AddressInUse = "address-in-use", 500, "The address is in use by another process.";
     ServerUnreachable = "server-unreachable", 503, "No Evenkeel server answers at the address.";
 }

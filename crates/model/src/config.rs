@@ -296,7 +296,7 @@ impl Default for Timeouts {
             first_content: Span::seconds(10),
             first_content_per_20k_tokens: Span::seconds(1),
             first_content_max: Span::seconds(60),
-            first_content_elsewhere_min: Span::seconds(3),
+            first_content_elsewhere_min: Span::seconds(2),
             idle: Span::seconds(10),
             idle_with_pings: Span::seconds(30),
             attempt: Span::seconds(120),
