@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 
 use evenkeel_core::port::runner::Runner;
 use expect_test::expect;
 
-use crate::host::{ATTACK, Host, User, stdout};
+use crate::host::{ATTACK, Host, User, install, stdout};
 
 #[tokio::test]
 async fn every_way_out_is_closed() {
@@ -19,7 +20,7 @@ async fn every_way_out_is_closed() {
         let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let path = format!("/tmp/{name}");
         let _outside = UnixListener::bind(&path).unwrap();
-        fs::copy(ATTACK, host.workspace().join("attack")).unwrap();
+        install(Path::new(ATTACK), &host.workspace().join("attack"));
         let pid = std::process::id().to_string();
         let exit = host.launcher.run(host.command(&["./attack", "inside", &pid, &port, &name])).await;
         fs::remove_file(&path).unwrap();

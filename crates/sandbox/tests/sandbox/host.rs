@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use evenkeel_core::id::{RunId, TenantId};
 use evenkeel_core::port::runner::{Command, Exit, Runner, RunnerLimits};
-use evenkeel_env::Env;
+use evenkeel_env::{Env, process};
 use evenkeel_sandbox::{HelperProgram, Launcher, SandboxConfig};
 use tempfile::TempDir;
 
@@ -125,15 +125,24 @@ impl Host {
 /// A copy of the helper that an ordinary user can reach, behind a script that becomes that user.
 fn ordinary_helper(dir: &Path) -> PathBuf {
     let copy = dir.join("helper");
-    fs::copy(HELPER, &copy).unwrap();
-    let script = dir.join("helper-as-ordinary-user");
+    install(Path::new(HELPER), &copy);
     let text = format!(
         "#!/bin/sh\ncd /\nexec /usr/bin/setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups {} \"$@\"\n",
         copy.display()
     );
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let draft = dir.join("draft");
+    fs::write(&draft, text).unwrap();
+    let script = dir.join("helper-as-ordinary-user");
+    install(&draft, &script);
     script
+}
+
+/// Copies a program by another process. A file that this one had open for writing could not be
+/// started ("text file busy") while a child that another test has just forked still holds it.
+pub(crate) fn install(from: &Path, to: &Path) {
+    let mut command = process::command("install").into_std();
+    let status = command.env("PATH", "/usr/bin:/bin").args(["-m", "755"]).arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "install {} {}", from.display(), to.display());
 }
 
 pub(crate) fn stdout(exit: &Exit) -> String {
