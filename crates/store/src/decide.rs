@@ -78,6 +78,7 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
         | Op::GetRun(_)
         | Op::ListRuns(_)
         | Op::ReadEvents(_)
+        | Op::ReadTails(_)
         | Op::ReadEffects(_)
         | Op::GetBlob(_)
         | Op::FindKey(_)

@@ -504,6 +504,9 @@ operations! {
     list_runs: ListRuns(ListRuns) -> Vec<Run>;
     /// Reads events of a thread.
     read_events: ReadEvents(ReadEvents) -> Vec<Event>;
+    /// Reads the newest sequence numbers of many threads at once, for whoever follows them; a thread
+    /// that is not there is left out.
+    read_tails: ReadTails(Vec<ThreadRef>) -> Vec<(ThreadId, u64)>;
     /// Reads the effects of a run, in order.
     read_effects: ReadEffects(RunRef) -> Vec<Effect>;
     /// Stores a blob.

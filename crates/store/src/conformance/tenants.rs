@@ -19,7 +19,8 @@ super::cases! {
 async fn reads_find_nothing_of_another_tenant(stage: Stage) {
     let (stage, claim, foreign) = with_foreign_run(stage).await;
     let thread = ThreadRef { tenant: foreign.clone(), thread: claim.fence.thread };
-    assert_eq!(good(stage.store.get_thread(thread).await), None);
+    assert_eq!(good(stage.store.get_thread(thread.clone()).await), None);
+    assert!(good(stage.store.read_tails(vec![thread]).await).is_empty());
     let run = RunRef { tenant: foreign.clone(), run: claim.fence.run };
     assert_eq!(good(stage.store.get_run(run.clone()).await), None);
     assert!(good(stage.store.read_effects(run).await).is_empty());

@@ -1,7 +1,9 @@
 //! A turn from its request to its end, and the log that it leaves.
 
 use evenkeel_core::id::ReplicaId;
-use evenkeel_core::port::store::{Admit, Admitted, CommitTurn, CreateThread, ThreadCreated, TurnCommitted};
+use evenkeel_core::port::store::{
+    Admit, Admitted, CommitTurn, CreateThread, ThreadCreated, ThreadRef, TurnCommitted,
+};
 use evenkeel_core::run::RunState;
 use serde_json::json;
 
@@ -18,6 +20,7 @@ super::cases! {
     the_end_is_the_last_event,
     every_end_is_kept,
     a_turn_does_not_end_in_an_open_state,
+    tails_of_many_threads_are_read_at_once,
 }
 
 async fn a_thread_is_made_once(stage: Stage) {
@@ -114,6 +117,21 @@ async fn a_turn_does_not_end_in_an_open_state(stage: Stage) {
     assert!(refused.is_err(), "an open state is no end");
     assert_eq!(stage.run(claim.fence.run).await.state, RunState::Running);
     stage.check_thread(claim.fence.thread).await;
+}
+
+async fn tails_of_many_threads_are_read_at_once(stage: Stage) {
+    let me = stage.replica().await;
+    let (short, long, missing) = (stage.new_thread(), stage.new_thread(), stage.new_thread());
+    stage.begin(short, "hello", me).await;
+    let claim = stage.begin(long, "hello", me).await;
+    stage.step(&claim.fence, vec![note("working"), note("on it")]).await;
+    let threads = [long, missing, short].map(|thread| ThreadRef { tenant: stage.tenant.clone(), thread });
+    let mut tails = good(stage.store.read_tails(threads.to_vec()).await);
+    tails.sort_unstable();
+    let mut expected = vec![(short, 2), (long, 4)];
+    expected.sort_unstable();
+    assert_eq!(tails, expected);
+    assert!(good(stage.store.read_tails(Vec::new()).await).is_empty());
 }
 
 fn end_as(claim: &evenkeel_core::port::store::Claim, state: RunState) -> CommitTurn {

@@ -26,6 +26,7 @@ pub(crate) fn is_read(op: &Op) -> bool {
             | Op::GetRun(_)
             | Op::ListRuns(_)
             | Op::ReadEvents(_)
+            | Op::ReadTails(_)
             | Op::ReadEffects(_)
             | Op::GetBlob(_)
             | Op::FindKey(_)
@@ -54,6 +55,14 @@ pub(crate) fn read(rows: &mut dyn Rows, op: &Op) -> Rowed<Reply> {
             Some(thread) => rows.events(thread.n, range.after_seq, range.limit)?,
             None => Vec::new(),
         }),
+        Op::ReadTails(threads) => {
+            let mut tails = Vec::with_capacity(threads.len());
+            for of in threads {
+                let found = rows.thread(&of.tenant, of.thread)?;
+                tails.extend(found.map(|row| (of.thread, row.seq_last)));
+            }
+            Reply::ReadTails(tails)
+        }
         Op::ReadEffects(of) => Reply::ReadEffects(match rows.run(&of.tenant, of.run)? {
             Some(run) => rows.effects(&run)?,
             None => Vec::new(),

@@ -248,7 +248,9 @@ impl Pair {
         for foreign in [false, true] {
             for thread in self.threads.clone() {
                 let tenant = tenant(foreign);
-                self.apply(Op::GetThread(ThreadRef { tenant: tenant.clone(), thread })).await;
+                let of = ThreadRef { tenant: tenant.clone(), thread };
+                self.apply(Op::GetThread(of.clone())).await;
+                self.apply(Op::ReadTails(vec![of])).await;
                 self.apply(Op::ReadEvents(ReadEvents { tenant, thread, after_seq: 0, limit: u32::MAX }))
                     .await;
             }
