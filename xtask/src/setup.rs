@@ -1,9 +1,9 @@
 //! `setup`: what the build and the tests need, and the git hooks.
 //!
-//! The build needs `cc` (SQLite and ring are compiled from source) and the tests need `git`. The
-//! other programs are used by coding tasks of the lab; a task whose program is missing is left out
-//! with a message. Nothing is downloaded when everything is there, and a machine without apt is
-//! told what to install instead.
+//! The build needs `cc` (SQLite and ring are compiled from source); the tests need `git`, PostgreSQL
+//! and its pooler PgBouncer, which they start and stop themselves. The other programs are used by
+//! coding tasks of the lab; a task whose program is missing is left out with a message. Nothing is
+//! downloaded when everything is there, and a machine without apt is told what to install instead.
 
 use anyhow::{Result, bail};
 
@@ -16,6 +16,8 @@ const PROGRAMS: &[(&str, &str, bool)] = &[
     ("sh", "dash", true),
     ("python3", "python3", false),
     ("perl", "perl", false),
+    ("postgres", "postgresql", true),
+    ("pgbouncer", "pgbouncer", true),
 ];
 
 /// Programs and hooks.

@@ -56,10 +56,12 @@ pub(crate) fn capture(program: &str, args: &[&str]) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// Whether a program can be started by its name.
+/// Whether a program is on PATH, or where Debian puts servers: `/usr/sbin`, PostgreSQL's own folder.
 pub(crate) fn present(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let servers = versions.map(|version| version.path().join("bin")).chain([PathBuf::from("/usr/sbin")]);
+    std::env::split_paths(&path).chain(servers).any(|folder| folder.join(program).is_file())
 }
 
 /// Does something and says how long it took.

@@ -8,8 +8,8 @@
 //! it a transaction and acknowledges the reply when that is durable.
 //!
 //! Read in this order: `record` (stored shapes), `rows` (what an engine must offer), `decide` (what
-//! each operation does), [`memory`], [`sqlite`], [`slow`] (a wrapper that delays), [`conformance`]
-//! (the suite that every engine passes).
+//! each operation does), [`memory`], [`sqlite`], [`postgres`], [`slow`] (a wrapper that delays),
+//! [`conformance`] (the suite that every engine passes).
 //!
 //! What holds in every engine is listed at the contract. Added here: a decision reads everything it
 //! needs and settles its answer before its first write, so a refused operation writes nothing.
@@ -20,6 +20,7 @@ mod rows;
 
 pub mod conformance;
 pub mod memory;
+pub mod postgres;
 pub mod slow;
 pub mod sqlite;
 

@@ -6,6 +6,7 @@ mod damage;
 mod differential;
 mod durability;
 mod engines;
+mod postgres;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,3 @@
+//! PostgreSQL: the server that tests and the lab start for themselves.
+
+mod server;
