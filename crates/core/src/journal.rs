@@ -206,8 +206,28 @@ pub enum EventBody {
         /// When it is next worth a look.
         until_hint: Option<Wall>,
     },
-    /// A cancel was asked for.
+    /// A stop was asked for: by a cancel, or by a later message's policy.
     CancelRequested,
+    /// From here the thread's state is the one right after the event `to`: what stands between is
+    /// kept in the log and is no part of the conversation, its summaries included. Written when a
+    /// run is rolled back, and at the claim of a run that builds on an earlier checkpoint.
+    Rewound {
+        /// The last event that counts; 0 for the empty thread.
+        to: u64,
+        /// `rollback` or `fork`.
+        cause: String,
+    },
+    /// A client changed the state while no run was open: each message replaces the one of the same
+    /// id, or is appended.
+    StateWritten {
+        /// The messages.
+        messages: Vec<Message>,
+        /// Other values, as the client wrote them; they replace those of the same name.
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        values: Value,
+        /// In whose name, as the client says.
+        as_node: Option<String>,
+    },
     /// Something a reader of the run should know (a repeated call, a repaired reply).
     Noted {
         /// A stable word: `repeated_call`, `malformed_reply`, `output_truncated`, ...

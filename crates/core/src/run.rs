@@ -156,6 +156,10 @@ pub struct RunSpec {
     pub busy_policy: BusyPolicy,
     /// The run expires at this instant.
     pub deadline: Wall,
+    /// It builds on the state right after this event of its thread instead of the newest one; the
+    /// claim then begins with `Rewound`. This is how a thread is forked from a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_seq: Option<u64>,
     /// The request's own words (input, config, metadata, stream modes), kept for the wire.
     pub request: Value,
 }
@@ -175,6 +179,10 @@ pub struct Run {
     pub wait: Option<Waiting>,
     /// Messages before it on its thread, if it is queued.
     pub position: u32,
+    /// It is not started before this instant, if it is queued with a delay or a merge window.
+    pub not_before: Option<Wall>,
+    /// Why it is told to stop, if it is `cancelling`.
+    pub stop: Option<EndReason>,
     /// Steps completed (checkpoints).
     pub step: u32,
     /// How often it was claimed; 1 for a run that never resumed.
@@ -213,11 +221,67 @@ pub struct Waiting {
     pub route: Option<String>,
 }
 
+/// Why a run ended, or is to end, without its own answer. Kept for ever: it is what its client is
+/// told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum EndReason {
+    /// Somebody cancelled it; what it did is kept.
+    Requested,
+    /// Somebody cancelled it and had it undone.
+    Undone,
+    /// A later message with the policy `interrupt` took its place; what it did is kept.
+    Interrupted {
+        /// The later run.
+        by: RunId,
+    },
+    /// A later message with the policy `rollback` took its place; what it did is undone.
+    RolledBack {
+        /// The later run.
+        by: RunId,
+    },
+    /// A later message with the policy `latest` took its place before it began.
+    Superseded {
+        /// The later run.
+        by: RunId,
+    },
+    /// Its messages were joined with those of another waiting run.
+    Merged {
+        /// The run that answers them.
+        into: RunId,
+    },
+    /// Its messages were taken into the run that was active.
+    Steered {
+        /// The run that answers them.
+        into: RunId,
+    },
+}
+
+impl EndReason {
+    /// Whether what the run did is undone.
+    #[must_use]
+    pub fn undoes(self) -> bool {
+        matches!(self, Self::Undone | Self::RolledBack { .. })
+    }
+
+    /// The run that answers in its place.
+    #[must_use]
+    pub fn answered_by(self) -> Option<RunId> {
+        match self {
+            Self::Merged { into } | Self::Steered { into } => Some(into),
+            _ => None,
+        }
+    }
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The terminal state.
     pub state: RunState,
+    /// Why, for `cancelled`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<EndReason>,
     /// The error, for `failed` and `expired`.
     pub error: Option<Error>,
     /// The final text, for `completed`.

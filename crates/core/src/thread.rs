@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::Wall;
 use crate::id::{RunId, TenantId, ThreadId};
+use crate::run::{BusyPolicy, RunState};
 
 /// A stored thread, without its events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,4 +32,8 @@ pub struct Thread {
     pub n_waiting: u32,
     /// The newest run, whatever its state.
     pub newest_run: Option<RunId>,
+    /// The state of the newest run.
+    pub newest_state: Option<RunState>,
+    /// What a busy thread does with a message whose request names no policy.
+    pub busy_policy: Option<BusyPolicy>,
 }

@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use crate::id::{BlobId, EffectId, IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use crate::journal::{EffectIntent, EffectResult, Event, NewEvent};
-use crate::run::{Outcome, Run, RunSpec, RunState, WaitReason};
+use crate::run::{BusyPolicy, Outcome, Run, RunSpec, RunState, WaitReason};
 use crate::thread::Thread;
 use crate::{Error, Wall};
 
@@ -74,6 +74,99 @@ pub struct CreateThread {
     pub thread: ThreadId,
     /// Free metadata.
     pub metadata: Value,
+    /// What a busy thread does with a message whose request names no policy; `None` for the
+    /// assistant's default.
+    pub busy_policy: Option<BusyPolicy>,
+}
+
+/// Changes what a client may say about a thread. Never conflicts with a turn, and changes neither
+/// version nor epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpdateThread {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Merged into the metadata, key by key at the top level; `null` values are kept as `null`.
+    pub metadata: Value,
+    /// Replaces the thread's policy, if given.
+    pub busy_policy: Option<BusyPolicy>,
+}
+
+/// What became of the deletion of a thread or a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Deleted {
+    /// It is gone.
+    Done,
+    /// It is open; cancel it first. Nothing was changed.
+    Busy,
+    /// There is no such thing.
+    NotFound,
+}
+
+/// Lists threads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ListThreads {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Only these; empty for all.
+    pub ids: Vec<ThreadId>,
+    /// Only those whose metadata holds all of these members with these values; `{}` for all.
+    pub metadata: Value,
+    /// Only those with an open run (`true`) or without one (`false`).
+    pub busy: Option<bool>,
+    /// Only those whose newest run is in one of these states; empty for all.
+    pub newest: Vec<RunState>,
+    /// The order.
+    pub sort: ThreadSort,
+    /// Newest first, or oldest first.
+    pub descending: bool,
+    /// How many at most.
+    pub limit: u32,
+    /// How many to pass over.
+    pub offset: u32,
+}
+
+/// The order of a list of threads; equal ones by id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ThreadSort {
+    /// By id.
+    Id,
+    /// By the instant it was made.
+    #[default]
+    CreatedAt,
+    /// By the instant a row of it last changed.
+    UpdatedAt,
+}
+
+/// Appends events of a client, outside of any run, to a thread without an open run: an edit of the
+/// state, or a rewind. One such write raises the version by one, and the epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteState {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// The events are made for this id; no run of this id exists.
+    pub writer: RunId,
+    /// Events, in order: `StateWritten` and `Rewound`.
+    pub events: Vec<NewEvent>,
+}
+
+/// What became of a write of state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StateWrite {
+    /// Done.
+    Done {
+        /// One higher than before.
+        version: u64,
+        /// Newest sequence number.
+        seq_last: u64,
+    },
+    /// This run is open on the thread; nothing was written.
+    Busy(RunId),
+    /// There is no such thread.
+    NotFound,
 }
 
 /// What became of it.
@@ -108,6 +201,26 @@ pub struct Admit {
     pub claim_for: Option<ReplicaId>,
     /// Turns that may wait on one thread; one more is `Full`.
     pub n_waiting_max: u32,
+    /// The turn is not started earlier than this many milliseconds from its acceptance. It has its
+    /// place in the queue all the same: later turns of the thread wait behind it.
+    pub delay_ms: u64,
+    /// For the policy `merge`.
+    pub merge: MergeWindow,
+}
+
+/// How long messages of the policy `merge` wait for more of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergeWindow {
+    /// The joined turn starts when no further message came for this long, in milliseconds.
+    pub quiet_ms: u64,
+    /// It starts at the latest this long after its first message, in milliseconds.
+    pub cap_ms: u64,
+}
+
+impl Default for MergeWindow {
+    fn default() -> Self {
+        Self { quiet_ms: 3_000, cap_ms: 30_000 }
+    }
 }
 
 /// What became of a turn.
@@ -120,6 +233,8 @@ pub enum Admitted {
         run: Box<Run>,
         /// Set if it was claimed at once.
         claim: Option<Box<Claim>>,
+        /// Owned runs that this turn's policy told to stop; a hint to their owners makes it faster.
+        stopping: Vec<RunId>,
     },
     /// The key, or a message id of it, is known with the same body: the same run again.
     Replayed(Box<Run>),
@@ -143,6 +258,10 @@ pub enum Admitted {
 pub struct CommitStep {
     /// The right to write.
     pub fence: Fence,
+    /// The thread's newest sequence number as the caller knows it. The same step sent again after
+    /// an unknown outcome is refused by it, and so is a step that others' events came before
+    /// (a cancel, the end of a waiting turn): read on from here, then send what is missing.
+    pub seq_base: u64,
     /// Events, in order.
     pub events: Vec<NewEvent>,
 }
@@ -154,8 +273,15 @@ pub enum Written {
     Done {
         /// Newest sequence number.
         seq_last: u64,
-        /// A cancel of this run is stored: stop at once.
+        /// A stop of this run is stored: stop at once.
         cancelling: bool,
+        /// Messages wait to be taken into this run: call `take_steered` before the next step.
+        steered: bool,
+    },
+    /// The log goes on behind `seq_base`; nothing was written.
+    SeqConflict {
+        /// Newest sequence number.
+        seq_last: u64,
     },
     /// A later claim took over or the run has ended; nothing was written.
     Fenced,
@@ -263,6 +389,18 @@ pub struct Cancel {
     pub run: RunId,
     /// Also end it at once by a new epoch, whatever its owner does.
     pub force: bool,
+    /// Whether what it did is kept or undone.
+    pub undo: bool,
+}
+
+/// Takes the messages of the policy `steer` that wait on the thread into the active run: their user
+/// messages enter the log here, and their own runs end [`EndReason::Steered`](crate::run::EndReason::Steered).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TakeSteered {
+    /// The right to write.
+    pub fence: Fence,
+    /// The step before which they enter.
+    pub step: u32,
 }
 
 /// What became of a cancel.
@@ -316,7 +454,7 @@ pub struct Peer {
 pub struct Beat {
     /// False when the lease had lapsed and its runs may have been stolen.
     pub held: bool,
-    /// Runs of this replica with a stored cancel.
+    /// Runs of this replica with a stored stop.
     pub cancels: Vec<RunId>,
     /// The other replicas.
     pub peers: Vec<Peer>,
@@ -472,10 +610,22 @@ pub struct StoreClient(pub Arc<dyn Store>);
 operations! {
     /// Makes a thread.
     create_thread: CreateThread(CreateThread) -> ThreadCreated;
+    /// Changes a thread's metadata and policy; `None` if there is no such thread.
+    update_thread: UpdateThread(UpdateThread) -> Option<Thread>;
+    /// Removes a thread with its runs, events, effects and keys. Blobs go when nothing names them.
+    delete_thread: DeleteThread(ThreadRef) -> Deleted;
+    /// Lists threads.
+    list_threads: ListThreads(ListThreads) -> Vec<Thread>;
+    /// Counts threads; limit and offset are ignored.
+    count_threads: CountThreads(ListThreads) -> u64;
+    /// Appends events of a client to a thread without an open run.
+    write_state: WriteState(WriteState) -> StateWrite;
     /// Accepts a turn.
     admit: Admit(Admit) -> Admitted;
     /// Appends events of a step under the fence.
     commit_step: CommitStep(CommitStep) -> Written;
+    /// Takes steering messages into the active run.
+    take_steered: TakeSteered(TakeSteered) -> Written;
     /// Ends a run and hands the thread on.
     commit_turn: CommitTurn(CommitTurn) -> TurnCommitted;
     /// Stores a run as waiting.
@@ -500,6 +650,8 @@ operations! {
     get_thread: GetThread(ThreadRef) -> Option<Thread>;
     /// Reads a run.
     get_run: GetRun(RunRef) -> Option<Run>;
+    /// Removes an ended run from every list; its events stay in the log of its thread.
+    delete_run: DeleteRun(RunRef) -> Deleted;
     /// Lists runs.
     list_runs: ListRuns(ListRuns) -> Vec<Run>;
     /// Reads events of a thread.
