@@ -127,6 +127,30 @@ pub struct EffectResult {
     pub facts: Value,
 }
 
+/// The events that count for the state after the newest of `events`, which are in order and without
+/// a gap: those that a `Rewound` leaves out are missing.
+///
+/// Every event follows the one before it, and a `Rewound` the one that it goes back to. What counts
+/// is the way from the newest event to the first, so an undone `Rewound` is undone like anything else.
+#[must_use]
+pub fn counting(events: &[Event]) -> Vec<&Event> {
+    let mut way = Vec::with_capacity(events.len());
+    let first = events.first().map_or(1, |event| event.seq);
+    let mut next = events.last().map_or(0, |event| event.seq);
+    while let Some(event) =
+        next.checked_sub(first).and_then(|idx| events.get(usize::try_from(idx).unwrap_or(usize::MAX)))
+    {
+        way.push(event);
+        next = match event.body {
+            // Whatever it names, it goes back: the way ends.
+            EventBody::Rewound { to, .. } => to.min(event.seq - 1),
+            _ => event.seq - 1,
+        };
+    }
+    way.reverse();
+    way
+}
+
 /// What happened. Unknown bodies from a later version are kept and shown, never dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]

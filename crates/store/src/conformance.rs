@@ -18,6 +18,7 @@ mod stage;
 mod steps;
 mod storage;
 mod tenants;
+mod threads;
 mod turns;
 
 use std::panic::AssertUnwindSafe;
@@ -53,6 +54,7 @@ use cases;
 pub fn cases_of_all() -> impl Iterator<Item = &'static Case> {
     [
         turns::CASES,
+        threads::CASES,
         queues::CASES,
         steps::CASES,
         effects::CASES,

@@ -14,6 +14,7 @@
 //! | queued, waiting -> cancelled, expired | `cancel` |
 //! | running -> cancelling | `cancel` |
 //!
+//! `thread` makes, changes and removes threads, and writes what no run writes.
 //! `log` appends events and reads their meaning; `hand_over` gives a thread to its next turn;
 //! `replica` keeps leases; `read` answers questions.
 
@@ -24,11 +25,13 @@ mod guard;
 mod log;
 mod read;
 mod replica;
+mod thread;
 mod turn;
 mod write;
 
-use evenkeel_core::port::store::{CreateThread, Op, Reply, ThreadCreated, TurnCommitted, Written};
+use evenkeel_core::port::store::{Op, Reply, TurnCommitted, Written};
 use evenkeel_core::run::{Run, RunState};
+use evenkeel_core::thread::Thread;
 use evenkeel_core::{Mono, Wall};
 
 pub use guard::Guards;
@@ -55,9 +58,13 @@ pub(crate) struct Context<'a> {
 /// Carries out any operation inside the transaction of `ctx`.
 pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
     Ok(match op {
-        Op::CreateThread(request) => Reply::CreateThread(create_thread(ctx, request)?),
+        Op::CreateThread(request) => Reply::CreateThread(thread::create(ctx, request)?),
+        Op::UpdateThread(request) => Reply::UpdateThread(thread::update(ctx, request)?),
+        Op::DeleteThread(request) => Reply::DeleteThread(thread::delete(ctx, request)?),
+        Op::WriteState(request) => Reply::WriteState(thread::write_state(ctx, request)?),
         Op::Admit(request) => Reply::Admit(admit::admit(ctx, request)?),
         Op::CommitStep(request) => Reply::CommitStep(write::commit_step(ctx, request)?),
+        Op::TakeSteered(request) => Reply::TakeSteered(write::take_steered(ctx, request)?),
         Op::CommitTurn(request) => Reply::CommitTurn(turn::commit_turn(ctx, request)?),
         Op::Park(request) => Reply::Park(write::park(ctx, request)?),
         Op::Release(request) => Reply::Release(write::release(ctx, request)?),
@@ -65,6 +72,7 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
         Op::ClaimReady(request) => Reply::ClaimReady(claim::claim_ready(ctx, request)?),
         Op::Steal(request) => Reply::Steal(claim::steal(ctx, request)?),
         Op::Cancel(request) => Reply::Cancel(cancel::cancel(ctx, request)?),
+        Op::DeleteRun(request) => Reply::DeleteRun(thread::delete_run(ctx, request)?),
         Op::Expire(request) => Reply::Expire(cancel::expire(ctx, request)?),
         Op::Heartbeat(request) => Reply::Heartbeat(replica::heartbeat(ctx, request)?),
         Op::Leave(replica) => {
@@ -75,6 +83,8 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
         Op::PutKey(key) => Reply::PutKey(ctx.rows.put_api_key(key)?),
         Op::RemoveKey(hash) => Reply::RemoveKey(ctx.rows.remove_api_key(hash)?),
         Op::GetThread(_)
+        | Op::ListThreads(_)
+        | Op::CountThreads(_)
         | Op::GetRun(_)
         | Op::ListRuns(_)
         | Op::ReadEvents(_)
@@ -92,23 +102,21 @@ pub(crate) fn is_fenced(reply: &Reply) -> bool {
     matches!(
         reply,
         Reply::CommitStep(Written::Fenced)
+            | Reply::TakeSteered(Written::Fenced)
             | Reply::Park(Written::Fenced)
             | Reply::Release(Written::Fenced)
             | Reply::CommitTurn(TurnCommitted::Fenced)
     )
 }
 
-fn create_thread(ctx: &mut Context<'_>, request: &CreateThread) -> Rowed<ThreadCreated> {
-    if let Some(row) = ctx.rows.thread(&request.tenant, request.thread)? {
-        let metadata = ctx.rows.metadata(row.n)?;
-        return Ok(ThreadCreated::Exists(row.into_thread(metadata)));
-    }
-    if ctx.rows.thread_id_taken(request.thread)? {
-        return Ok(ThreadCreated::Taken);
-    }
-    let row = ThreadRow::new(request.tenant.clone(), request.thread, ctx.now.wall);
-    ctx.rows.insert_thread(&row, &request.metadata)?;
-    Ok(ThreadCreated::Created(row.into_thread(request.metadata.clone())))
+/// A thread as the contract shows it, with all that is stored beside its row.
+fn whole_thread(rows: &mut dyn Rows, row: ThreadRow) -> Rowed<Thread> {
+    let metadata = rows.metadata(row.n)?;
+    let newest = match row.newest_run {
+        Some(run) => rows.run(&row.tenant, run)?,
+        None => None,
+    };
+    Ok(row.into_thread(metadata, newest.map(|run| run.state)))
 }
 
 /// A run as the contract shows it, with all that is stored beside its row.

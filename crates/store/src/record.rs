@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use evenkeel_core::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::message::Usage;
 use evenkeel_core::port::store::Peer;
-use evenkeel_core::run::{BusyPolicy, Class, Outcome, Run, RunSpec, RunState, Waiting};
+use evenkeel_core::run::{BusyPolicy, Class, EndReason, Outcome, Run, RunSpec, RunState, Waiting};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Mono, Wall};
 use serde_json::Value;
@@ -30,10 +30,15 @@ pub(crate) struct ThreadRow {
     pub(crate) epoch: u64,
     pub(crate) seq_last: u64,
     pub(crate) context_from: u64,
+    /// The event that set `context_from`: from it on to the newest the context begins there. A
+    /// rewind to an earlier event cannot know where the context began then.
+    pub(crate) context_at: u64,
     pub(crate) active: Option<RunId>,
     /// Open runs of the thread besides the active one.
     pub(crate) n_waiting: u32,
+    /// The newest run that is not hidden.
     pub(crate) newest_run: Option<RunId>,
+    pub(crate) busy_policy: Option<BusyPolicy>,
 }
 
 impl ThreadRow {
@@ -49,14 +54,16 @@ impl ThreadRow {
             epoch: 0,
             seq_last: 0,
             context_from: 1,
+            context_at: 0,
             active: None,
             n_waiting: 0,
             newest_run: None,
+            busy_policy: None,
         }
     }
 
     /// The thread as the contract shows it.
-    pub(crate) fn into_thread(self, metadata: Value) -> Thread {
+    pub(crate) fn into_thread(self, metadata: Value, newest_state: Option<RunState>) -> Thread {
         Thread {
             id: self.id,
             tenant: self.tenant,
@@ -69,6 +76,8 @@ impl ThreadRow {
             active: self.active,
             n_waiting: self.n_waiting,
             newest_run: self.newest_run,
+            newest_state,
+            busy_policy: self.busy_policy,
         }
     }
 }
@@ -88,6 +97,12 @@ pub(crate) struct RunRow {
     pub(crate) tenant: TenantId,
     pub(crate) state: RunState,
     pub(crate) ready: bool,
+    /// It is not claimed for the first time before this instant.
+    pub(crate) not_before: Option<Wall>,
+    /// Why it is to end without its own answer.
+    pub(crate) stop: Option<EndReason>,
+    /// Where its thread stood before its first claim; `None` until then.
+    pub(crate) base: Option<Base>,
     pub(crate) wait: Option<Waiting>,
     pub(crate) step: u32,
     pub(crate) attempt: u32,
@@ -96,7 +111,6 @@ pub(crate) struct RunRow {
     pub(crate) key: Option<IdempotencyKey>,
     pub(crate) body_hash: String,
     pub(crate) class: Class,
-    /// Kept for the policies that act on a busy thread; today every policy but `reject` waits.
     pub(crate) busy_policy: BusyPolicy,
     pub(crate) deadline: Wall,
     pub(crate) created_at: Wall,
@@ -114,6 +128,8 @@ impl RunRow {
             state: self.state,
             wait: self.wait,
             position,
+            not_before: self.not_before.filter(|_| self.state == RunState::Queued),
+            stop: self.stop.filter(|_| !self.state.is_terminal()),
             step: self.step,
             attempt: self.attempt,
             owner: self.owner,
@@ -126,6 +142,13 @@ impl RunRow {
             usage: self.usage,
         }
     }
+}
+
+/// Where a thread stood before a run's first event: what undoing the run goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(crate) seq: u64,
+    pub(crate) context_from: u64,
 }
 
 /// What is stored of an effect: which of its two events exist.

@@ -6,8 +6,9 @@
 
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns};
-use evenkeel_core::run::{Outcome, RunSpec, RunState, WaitReason};
+use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads};
+use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
+use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error, Origin, Wall};
 use serde_json::Value;
 
@@ -73,6 +74,20 @@ pub(crate) struct Entry<'a> {
     pub(crate) body: &'a EventBody,
 }
 
+/// The blob that an event names outside of its own body.
+pub(crate) fn named_blob(body: &EventBody) -> Option<&BlobId> {
+    match body {
+        EventBody::EffectSettled(result) => result.blob.as_ref(),
+        _ => None,
+    }
+}
+
+/// Whether `value` has all members of `wanted` with equal values, at the top level.
+pub(crate) fn has_members(value: &Value, wanted: &Value) -> bool {
+    let members = wanted.as_object().into_iter().flatten();
+    members.into_iter().all(|(name, wanted)| value.get(name) == Some(wanted))
+}
+
 /// Which of an effect's two events is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EffectSide {
@@ -90,11 +105,17 @@ pub(crate) trait Rows {
     fn insert_thread(&mut self, row: &ThreadRow, metadata: &Value) -> Rowed<u64>;
     fn save_thread(&mut self, row: &ThreadRow) -> Rowed<()>;
     fn metadata(&mut self, thread_n: u64) -> Rowed<Value>;
+    fn save_metadata(&mut self, thread_n: u64, metadata: &Value) -> Rowed<()>;
+    fn list_threads(&mut self, list: &ListThreads) -> Rowed<Vec<Thread>>;
+    fn count_threads(&mut self, list: &ListThreads) -> Rowed<u64>;
+    /// Removes the thread with its runs (hidden ones too), writers, events, effects, keys and
+    /// accepted messages, and the blobs that no other thread names.
+    fn delete_thread(&mut self, thread: &ThreadRow) -> Rowed<()>;
 
-    // Runs.
+    // Runs. Lookups and lists do not find hidden ones; `run_of` and `run_id_taken` do.
     fn run(&mut self, tenant: &TenantId, id: RunId) -> Rowed<Option<RunRow>>;
     fn run_of(&mut self, n: u64) -> Rowed<RunRow>;
-    /// Whether any tenant has a run of this id.
+    /// Whether any tenant has a run, or a writer, of this id.
     fn run_id_taken(&mut self, id: RunId) -> Rowed<bool>;
     fn insert_run(&mut self, row: &RunRow, spec: &RunSpec) -> Rowed<u64>;
     fn save_run(&mut self, row: &RunRow) -> Rowed<()>;
@@ -104,12 +125,18 @@ pub(crate) trait Rows {
     fn spec(&mut self, run_n: u64) -> Rowed<RunSpec>;
     fn outcome(&mut self, run_n: u64) -> Rowed<Option<Outcome>>;
     fn save_outcome(&mut self, run_n: u64, outcome: &Outcome) -> Rowed<()>;
-    /// The oldest queued run of a thread.
-    fn next_queued(&mut self, thread_n: u64) -> Rowed<Option<RunRow>>;
+    /// Takes an ended run out of every list and lookup; its events stay in the log.
+    fn hide_run(&mut self, run_n: u64) -> Rowed<()>;
+    /// Makes an author of events that is no run; returns its key for [`Entry::run_n`].
+    fn insert_writer(&mut self, thread: &ThreadRow, writer: RunId) -> Rowed<u64>;
+    /// Queued runs of a thread in order of arrival, the one that is next to be claimed too.
+    fn queued(&mut self, thread_n: u64, limit: u32) -> Rowed<Vec<RunRow>>;
+    /// Whether a queued run of the thread has this policy.
+    fn has_queued(&mut self, thread_n: u64, policy: BusyPolicy) -> Rowed<bool>;
     /// Queued runs of a thread that arrived before `run_n`.
     fn n_queued_before(&mut self, thread_n: u64, run_n: u64) -> Rowed<u32>;
-    /// Runs that can be claimed, oldest first.
-    fn ready(&mut self, limit: u32) -> Rowed<Vec<u64>>;
+    /// Runs that can be claimed at `now`, oldest first: `ready`, and not before a later instant.
+    fn ready(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>>;
     /// Parked runs, most urgent first; on any route if `route` is `None`.
     fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>>;
     /// Replicas that own runs.

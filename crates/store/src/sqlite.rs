@@ -23,6 +23,7 @@ mod queue;
 mod reader;
 mod rows;
 mod stats;
+mod threads;
 mod wal;
 mod writer;
 

@@ -1,8 +1,10 @@
 //! Writing to the journal: stage, commit, and find out what became of a commit without an answer.
 //!
 //! An operation whose answer is an error may have happened. It is never repeated blindly: the
-//! journal is read again first. Under our fence nobody else writes events of this run, so a new
-//! event of it (other than a claim or a cancel request) is our own commit. Nothing here gives up
+//! journal is read again first. Under our fence nobody else writes a step's events of this run, so a
+//! new one is our own commit. Others do append to the thread while the run is active: a request to
+//! stop it, the ends of turns that wait behind it. A commit names the newest event that it knows, so
+//! it happens at most once however often it is sent. Nothing here gives up
 //! while the store is away: the lease does, and then the whole run is dropped and resumed
 //! elsewhere.
 
@@ -42,6 +44,17 @@ pub(crate) enum TurnEnd {
     Done(Option<Box<Claim>>),
     /// It ended, and whether a next turn was handed over is unknown.
     DoneUnknownNext,
+}
+
+/// Whether only the owner writes such an event.
+fn is_committed_here(body: &EventBody) -> bool {
+    !matches!(
+        body,
+        EventBody::CancelRequested
+            | EventBody::RunClaimed { .. }
+            | EventBody::UserMessage { .. }
+            | EventBody::Rewound { .. }
+    )
 }
 
 /// The journal of one claim, with the view over it.
@@ -158,14 +171,23 @@ impl Journal {
         if self.staged.is_empty() {
             return Ok(());
         }
-        let request = CommitStep { fence: self.fence.clone(), events: self.staged.clone() };
         let mut n_tries = 0;
         loop {
-            match self.host.parts.store.commit_step(request.clone()).await {
-                Ok(Written::Done { seq_last, cancelling }) => {
+            let request = CommitStep {
+                fence: self.fence.clone(),
+                seq_base: self.view.seq_last,
+                events: self.staged.clone(),
+            };
+            match self.host.parts.store.commit_step(request).await {
+                Ok(Written::Done { seq_last, cancelling, .. }) => {
                     self.committed(seq_last);
                     self.view.cancelling |= cancelling;
                     return Ok(());
+                }
+                Ok(Written::SeqConflict { .. }) => {
+                    if self.settle_commit().await? {
+                        return Ok(());
+                    }
                 }
                 Ok(Written::Fenced) => return Err(Stop::Fenced),
                 Ok(Written::EffectExists(effect)) => {
@@ -175,8 +197,7 @@ impl Journal {
                 }
                 Err(error) => {
                     self.pause(error, &mut n_tries).await?;
-                    if let Some(seq_last) = self.find_commit().await? {
-                        self.committed(seq_last);
+                    if self.settle_commit().await? {
                         return Ok(());
                     }
                 }
@@ -190,15 +211,28 @@ impl Journal {
         self.host.parts.feed.committed(self.fence.thread, seq_last);
     }
 
-    /// The last sequence number of our commit, if it happened.
-    async fn find_commit(&mut self) -> Result<Option<u64>, Stop> {
+    /// Reads what the log says behind what is known: whether our commit is there. If it is not, the
+    /// view knows the log as it is now, and the commit can be sent again behind that; a copy of it
+    /// that is still on its way is then refused by its older base.
+    async fn settle_commit(&mut self) -> Result<bool, Stop> {
         let events = self.events_after(self.view.seq_last).await?;
-        let is_foreign =
-            |event: &&Event| matches!(event.body, EventBody::CancelRequested | EventBody::RunClaimed { .. });
-        self.view.cancelling |= events.iter().any(|event| matches!(event.body, EventBody::CancelRequested));
-        let ours = events.iter().filter(|event| event.run == self.fence.run).find(|event| !is_foreign(event));
-        let n = u64::try_from(self.staged.len()).unwrap_or(0);
-        Ok(ours.map(|first| first.seq + n - 1))
+        let own = || events.iter().filter(|event| event.run == self.fence.run);
+        let cancelled = own().any(|event| matches!(event.body, EventBody::CancelRequested));
+        let steered = own().any(|event| matches!(event.body, EventBody::UserMessage { .. }));
+        let ours = own().find(|event| is_committed_here(&event.body)).map(|event| event.seq);
+        let newest = events.last().map(|event| event.seq);
+        self.view.cancelling |= cancelled;
+        if let Some(first) = ours {
+            let n = u64::try_from(self.staged.len()).unwrap_or(0);
+            self.committed(first + n - 1);
+        }
+        if steered {
+            // Messages entered the run without our knowing.
+            self.reload().await?;
+            return Err(Stop::Again);
+        }
+        self.view.seq_last = newest.unwrap_or(self.view.seq_last).max(self.view.seq_last);
+        Ok(ours.is_some())
     }
 
     /// Ends the run.

@@ -88,7 +88,13 @@ impl Driver {
             RunState::Completed => ending.text.clone(),
             _ => String::new(),
         };
-        Outcome { state: ending.state, error: ending.error.clone(), text, diff: self.diff().await }
+        Outcome {
+            state: ending.state,
+            reason: None,
+            error: ending.error.clone(),
+            text,
+            diff: self.diff().await,
+        }
     }
 
     async fn diff(&self) -> Option<String> {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, CallId, RunId, SnapshotId};
-use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent};
+use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent, counting};
 use evenkeel_core::message::{Block, Message, Role, ToolCall, Usage};
 use serde_json::Value;
 
@@ -163,8 +163,8 @@ impl View {
     /// run's own totals as stored, for what lies before that start.
     pub(crate) fn of(run: RunId, steps_done: u32, usage: Usage, events: &[Event]) -> Self {
         let mut view = Self::empty(run, steps_done);
-        for event in events {
-            view.seq_last = event.seq;
+        view.seq_last = events.last().map_or(0, |event| event.seq);
+        for event in counting(events) {
             view.fold(Seq::Stored(event.seq), event.run, event.step, event.at, &event.body);
         }
         view.usage = usage;
@@ -248,6 +248,11 @@ impl View {
     fn fold(&mut self, seq: Seq, run: RunId, step: u32, at: Wall, body: &EventBody) {
         match body {
             EventBody::UserMessage { message } => self.push(seq, run, message.clone()),
+            EventBody::StateWritten { messages, .. } => {
+                for message in messages {
+                    self.put(seq, run, message.clone());
+                }
+            }
             EventBody::AssistantMessage { message, .. } | EventBody::ToolMessage { message } => {
                 self.push(seq, run, message.clone());
             }
@@ -296,6 +301,8 @@ impl View {
             EventBody::RunEnded { .. } => self.ended = true,
             EventBody::RunClaimed { .. }
             | EventBody::UserMessage { .. }
+            | EventBody::StateWritten { .. }
+            | EventBody::Rewound { .. }
             | EventBody::PolicyDecided { .. } => {}
         }
     }
@@ -303,6 +310,18 @@ impl View {
     fn push(&mut self, seq: Seq, run: RunId, message: Message) {
         let bytes = message_bytes(&message);
         self.entries.push(Entry { seq, run, message, bytes });
+    }
+
+    /// Replaces the message of the same id, or appends it.
+    fn put(&mut self, seq: Seq, run: RunId, message: Message) {
+        match self.entries.iter_mut().find(|entry| entry.message.id == message.id) {
+            Some(entry) => {
+                entry.bytes = message_bytes(&message);
+                entry.message = message;
+                self.reported = None;
+            }
+            None => self.push(seq, run, message),
+        }
     }
 
     fn answered(&mut self, message: &Message, finish: &str) {

@@ -11,7 +11,7 @@ use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::message::{Block, Message, Role};
 use evenkeel_core::port::model::ModelRequest;
 use evenkeel_core::port::store::{
-    Admit, Admitted, Cancel, Cancelled, ListRuns, ReadEvents, RunRef, StoreClient, ThreadRef,
+    Admit, Admitted, Cancel, Cancelled, ListRuns, MergeWindow, ReadEvents, RunRef, StoreClient, ThreadRef,
 };
 use evenkeel_core::run::{BusyPolicy, Class, Repository, Run, RunSpec, RunState};
 use evenkeel_core::thread::Thread;
@@ -131,6 +131,8 @@ impl Bench {
             body_hash: String::new(),
             claim_for: None,
             n_waiting_max: 100,
+            delay_ms: 0,
+            merge: MergeWindow::default(),
         };
         match self.client().admit(request).await.unwrap() {
             Admitted::Accepted { .. } => run,
@@ -148,6 +150,7 @@ impl Bench {
             class: Class::Batch,
             busy_policy: BusyPolicy::Enqueue,
             deadline: self.env.wall().after(Duration::from_secs(3600)),
+            from_seq: None,
             request: Value::Null,
         }
     }
@@ -197,7 +200,7 @@ impl Bench {
     }
 
     pub(crate) async fn cancel(&self, run: RunId) -> Cancelled {
-        let request = Cancel { tenant: TenantId::from(TENANT), run, force: false };
+        let request = Cancel { tenant: TenantId::from(TENANT), run, force: false, undo: false };
         self.client().cancel(request).await.unwrap()
     }
 

@@ -52,8 +52,13 @@ impl Story {
             shown.items.extend(calls.iter().cloned().map(Item::Call));
             self.step(step, text, &calls);
         }
-        let outcome =
-            Outcome { state: RunState::Completed, error: None, text: "Done.".to_owned(), diff: None };
+        let outcome = Outcome {
+            state: RunState::Completed,
+            reason: None,
+            error: None,
+            text: "Done.".to_owned(),
+            diff: None,
+        };
         self.push(8, EventBody::RunEnded { outcome });
     }
 
@@ -100,6 +105,8 @@ impl Story {
             thread: self.thread,
             tenant: "default".into(),
             state: RunState::Completed,
+            not_before: None,
+            stop: None,
             wait: None,
             position: 0,
             step: 8,
@@ -117,6 +124,7 @@ impl Story {
                 class: evenkeel_core::run::Class::Batch,
                 busy_policy: evenkeel_core::run::BusyPolicy::Enqueue,
                 deadline: Wall(9_000),
+                from_seq: None,
                 request: Value::Null,
             },
             outcome: None,

@@ -174,7 +174,7 @@ pub(super) fn cancel_on_leave(shared: &Arc<Shared>, run: &Run) -> OnLeave {
     OnLeave(Some(Box::new(move || {
         let spawner = shared.env.spawner.clone();
         let cancel = async move {
-            match shared.store.cancel(Cancel { tenant, run, force: false }).await {
+            match shared.store.cancel(Cancel { tenant, run, force: false, undo: false }).await {
                 Ok(_) => shared.dispatch.cancel(run),
                 Err(error) => {
                     tracing::warn!(code = %error.code, %run, "cancel the run of a client that left")

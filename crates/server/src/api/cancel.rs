@@ -37,7 +37,11 @@ pub(super) async fn cancel(
     }
     let wait = matches!(query.wait.as_deref().map(str::to_ascii_lowercase).as_deref(), Some("true" | "1"));
     let run = find_run(&shared, &caller.tenant, thread, run).await?;
-    match shared.store.cancel(Cancel { tenant: caller.tenant, run: run.id, force: false }).await? {
+    match shared
+        .store
+        .cancel(Cancel { tenant: caller.tenant, run: run.id, force: false, undo: false })
+        .await?
+    {
         Cancelled::NotFound => return Err(no_run().into()),
         Cancelled::Ended => return Err(ended().into()),
         // Ended at once: the thread may be free for its next turn.

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_core::id::{IdempotencyKey, RunId, ThreadId};
-use evenkeel_core::port::store::{Admit, Admitted};
+use evenkeel_core::port::store::{Admit, Admitted, MergeWindow};
 use evenkeel_core::run::Run;
 use evenkeel_core::{Code, Error, Origin};
 use http::{HeaderMap, HeaderValue, header};
@@ -141,6 +141,8 @@ impl Creation {
             body_hash: request.hash(),
             claim_for: (shared.dispatch.free_slots() > 0).then(|| shared.dispatch.replica()),
             n_waiting_max: limits.waiting_per_thread_max,
+            delay_ms: 0,
+            merge: MergeWindow::default(),
         })
     }
 
@@ -220,7 +222,7 @@ async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error>
         let shared = shared.clone();
         async move {
             let admitted = shared.store.admit(admit).await;
-            if let Ok(Admitted::Accepted { run, claim }) = &admitted {
+            if let Ok(Admitted::Accepted { run, claim, .. }) = &admitted {
                 match claim {
                     Some(claim) => shared.dispatch.adopt((**claim).clone()),
                     None => shared.dispatch.nudge(),

@@ -48,7 +48,7 @@ pub(super) async fn create(
         Some(object @ Value::Object(_)) => object.clone(),
         Some(_) => return Err(malformed("`metadata` is not an object.", "Send a JSON object.").into()),
     };
-    let request = CreateThread { tenant: caller.tenant, thread, metadata };
+    let request = CreateThread { tenant: caller.tenant, thread, metadata, busy_policy: None };
     let thread = match shared.store.create_thread(request).await? {
         ThreadCreated::Created(thread) => thread,
         ThreadCreated::Exists(thread) if keep_existing => thread,

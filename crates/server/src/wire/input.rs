@@ -107,6 +107,7 @@ impl RunRequest {
             limits: run_limits,
             class: if agent.workspace { Class::Batch } else { Class::Interactive },
             busy_policy: self.busy_policy,
+            from_seq: None,
             request: self.kept(),
         })
     }

@@ -86,10 +86,15 @@ async fn play(exporter: &Exporter, world: &World) -> evenkeel_core::id::RunId {
     ];
     let events = bodies.into_iter().map(|body| NewEvent { step: 1, body }).collect();
     let now = Wall(50_000);
-    let step = Op::CommitStep(CommitStep { fence: claim.fence.clone(), events });
+    let step = Op::CommitStep(CommitStep { fence: claim.fence.clone(), seq_base: 0, events });
     let tapped = exporter.tap(&step).unwrap();
-    exporter.committed(tapped, &Reply::CommitStep(Written::Done { seq_last: 9, cancelling: false }), now);
-    let outcome = Outcome { state: RunState::Completed, error: None, text: "done".into(), diff: None };
+    exporter.committed(
+        tapped,
+        &Reply::CommitStep(Written::Done { seq_last: 9, cancelling: false, steered: false }),
+        now,
+    );
+    let outcome =
+        Outcome { state: RunState::Completed, reason: None, error: None, text: "done".into(), diff: None };
     let events = vec![NewEvent { step: 2, body: reply("done") }];
     let turn =
         Op::CommitTurn(CommitTurn { fence: claim.fence, version: 0, events, outcome, take_next: false });

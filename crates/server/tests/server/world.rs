@@ -11,7 +11,8 @@ use evenkeel_core::message::{Block, Message, Role, ToolCall, ToolResult, Usage};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::feed::{Feed, Provisional};
 use evenkeel_core::port::store::{
-    Cancel, Claim, ClaimReady, CommitStep, CommitTurn, Heartbeat, StoreClient, TurnCommitted, Written,
+    Cancel, Claim, ClaimReady, CommitStep, CommitTurn, Heartbeat, StoreClient, ThreadRef, TurnCommitted,
+    Written,
 };
 use evenkeel_core::run::{Attempt, Outcome, RunState};
 use evenkeel_core::{Error, Wall};
@@ -296,7 +297,7 @@ impl Player {
 
     pub(crate) async fn commit(&self, step: u32, bodies: Vec<EventBody>) -> u64 {
         let events = bodies.into_iter().map(|body| NewEvent { step, body }).collect();
-        let request = CommitStep { fence: self.claim.fence.clone(), events };
+        let request = CommitStep { fence: self.claim.fence.clone(), seq_base: self.seq_last().await, events };
         match self.store.commit_step(request).await.unwrap() {
             Written::Done { seq_last, .. } => {
                 if self.announce {
@@ -306,6 +307,11 @@ impl Player {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    async fn seq_last(&self) -> u64 {
+        let of = ThreadRef { tenant: self.claim.fence.tenant.clone(), thread: self.thread() };
+        self.store.get_thread(of).await.unwrap().unwrap().seq_last
     }
 
     /// One step with a tool call.
@@ -334,19 +340,31 @@ impl Player {
         let message = Message::text(format!("m{step}"), Role::Assistant, text);
         let reply =
             EventBody::AssistantMessage { message, attempts: vec![attempt(1)], finish: "stop".into() };
-        let outcome = Outcome { state: RunState::Completed, error: None, text: text.into(), diff: None };
+        let outcome =
+            Outcome { state: RunState::Completed, reason: None, error: None, text: text.into(), diff: None };
         let events = [reply, EventBody::Checkpoint { snapshot: None }];
         self.end(events.into_iter().map(|body| NewEvent { step, body }).collect(), outcome).await
     }
 
     pub(crate) async fn fail(self, error: Error) -> Option<Claim> {
-        let outcome =
-            Outcome { state: RunState::Failed, error: Some(error), text: String::new(), diff: None };
+        let outcome = Outcome {
+            state: RunState::Failed,
+            reason: None,
+            error: Some(error),
+            text: String::new(),
+            diff: None,
+        };
         self.end(Vec::new(), outcome).await
     }
 
     pub(crate) async fn cancelled(self) -> Option<Claim> {
-        let outcome = Outcome { state: RunState::Cancelled, error: None, text: String::new(), diff: None };
+        let outcome = Outcome {
+            state: RunState::Cancelled,
+            reason: None,
+            error: None,
+            text: String::new(),
+            diff: None,
+        };
         self.end(Vec::new(), outcome).await
     }
 
@@ -475,5 +493,5 @@ pub(crate) fn outline(events: &[Got]) -> Vec<String> {
 /// A tenant's cancel that nobody but the store carries out.
 pub(crate) async fn cancel_in_store(store: &StoreClient, run: RunId) {
     let tenant = TenantId::from("default");
-    store.cancel(Cancel { tenant, run, force: false }).await.unwrap();
+    store.cancel(Cancel { tenant, run, force: false, undo: false }).await.unwrap();
 }

@@ -37,7 +37,10 @@ super::cases! {
 async fn a_parked_run_is_woken_where_it_stopped(stage: Stage) {
     let (thread, me) = (stage.new_thread(), stage.replica().await);
     let claim = stage.begin(thread, "hello", me).await;
-    assert_eq!(stage.park(&claim.fence, "main").await, Written::Done { seq_last: 3, cancelling: false });
+    assert_eq!(
+        stage.park(&claim.fence, "main").await,
+        Written::Done { seq_last: 3, cancelling: false, steered: false }
+    );
     let woken = stage.wake(me, "main", 9).await.remove(0);
     assert_eq!((woken.fence.epoch, woken.version, woken.run.attempt), (2, 0, 2));
     assert_eq!((woken.run.state, &woken.run.wait), (RunState::Running, &None));

@@ -2,7 +2,7 @@
 
 use evenkeel_core::Wall;
 use evenkeel_core::agent::RunLimits;
-use evenkeel_core::id::{CallId, EffectId, IdempotencyKey, MessageId};
+use evenkeel_core::id::{BlobId, CallId, EffectId, IdempotencyKey, MessageId};
 use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, EventBody, NewEvent};
 use evenkeel_core::message::{Message, Role, Usage};
 use evenkeel_core::run::{Attempt, BusyPolicy, Class, Outcome, RunSpec, RunState};
@@ -19,6 +19,7 @@ pub fn spec(message_id: &str, text: &str) -> RunSpec {
         class: Class::Interactive,
         busy_policy: BusyPolicy::Enqueue,
         deadline: Wall(u64::MAX),
+        from_seq: None,
         request: json!({ "input": text }),
     }
 }
@@ -32,7 +33,7 @@ pub fn usage() -> Usage {
 /// An outcome of this state.
 #[must_use]
 pub fn ended(state: RunState) -> Outcome {
-    Outcome { state, error: None, text: "done".to_owned(), diff: None }
+    Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None }
 }
 
 /// An event that only says something.
@@ -103,6 +104,16 @@ pub fn settle(effect: &str) -> NewEvent {
         facts: Value::Null,
     });
     NewEvent { step: 1, body }
+}
+
+/// The result of an effect whose whole output is a blob.
+#[must_use]
+pub fn settle_with(effect: &str, blob: BlobId) -> NewEvent {
+    let mut event = settle(effect);
+    if let EventBody::EffectSettled(result) = &mut event.body {
+        result.blob = Some(blob);
+    }
+    event
 }
 
 /// A client's key.

@@ -8,7 +8,8 @@ use evenkeel_core::id::{ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody, NewEvent};
 use evenkeel_core::port::store::{
     Admit, Admitted, Beat, Cancel, Cancelled, Claim, ClaimReady, CommitStep, CommitTurn, Fence, Heartbeat,
-    ListRuns, Park, ReadEvents, Release, RunRef, Store, StoreClient, ThreadRef, TurnCommitted, Wake, Written,
+    ListRuns, MergeWindow, Park, ReadEvents, Release, RunRef, Store, StoreClient, ThreadRef, TurnCommitted,
+    Wake, Written,
 };
 use evenkeel_core::run::{Run, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
@@ -107,6 +108,8 @@ impl Stage {
             body_hash: format!("hash of {text}"),
             claim_for: None,
             n_waiting_max: 16,
+            delay_ms: 0,
+            merge: MergeWindow::default(),
         }
     }
 
@@ -118,7 +121,7 @@ impl Stage {
     /// Admits a turn that must be accepted.
     pub async fn accept(&self, admit: Admit) -> (Run, Option<Claim>) {
         match good(self.store.admit(admit).await) {
-            Admitted::Accepted { run, claim } => (*run, claim.map(|claim| *claim)),
+            Admitted::Accepted { run, claim, .. } => (*run, claim.map(|claim| *claim)),
             other => panic!("the turn was not accepted: {other:?}"),
         }
     }
@@ -136,7 +139,14 @@ impl Stage {
 
     /// Appends events under a fence.
     pub async fn step(&self, fence: &Fence, events: Vec<NewEvent>) -> Written {
-        good(self.store.commit_step(CommitStep { fence: fence.clone(), events }).await)
+        let of = ThreadRef { tenant: fence.tenant.clone(), thread: fence.thread };
+        let seq_base = good(self.store.get_thread(of).await).map_or(0, |thread| thread.seq_last);
+        self.step_from(fence, seq_base, events).await
+    }
+
+    /// Appends events under a fence and behind this sequence number.
+    pub async fn step_from(&self, fence: &Fence, seq_base: u64, events: Vec<NewEvent>) -> Written {
+        good(self.store.commit_step(CommitStep { fence: fence.clone(), seq_base, events }).await)
     }
 
     /// Ends a turn well.
@@ -183,12 +193,12 @@ impl Stage {
 
     /// Asks for a cancel.
     pub async fn cancel(&self, run: RunId) -> Cancelled {
-        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: false }).await)
+        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: false, undo: false }).await)
     }
 
     /// Ends a run whatever its owner does.
     pub async fn cancel_by_force(&self, run: RunId) -> Cancelled {
-        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: true }).await)
+        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: true, undo: false }).await)
     }
 
     /// A run that must be stored.
@@ -246,6 +256,9 @@ impl Stage {
             assert_eq!(run.outcome.is_some(), run.state.is_terminal());
             assert_eq!(run.wait.is_some(), run.state == RunState::Waiting);
         }
+        let newest = runs.first();
+        assert_eq!(stored.newest_run, newest.map(|run| run.id));
+        assert_eq!(stored.newest_state, newest.map(|run| run.state));
         let mut versions: Vec<u64> = runs.iter().filter_map(|run| run.version).collect();
         versions.sort_unstable();
         assert_eq!(versions, (1..=stored.version).collect::<Vec<u64>>(), "each version is one turn's");

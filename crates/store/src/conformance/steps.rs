@@ -11,6 +11,8 @@ use super::stage::good;
 
 super::cases! {
     a_step_tells_the_newest_sequence_number,
+    a_step_sent_again_is_refused,
+    a_step_behind_the_end_of_a_waiting_turn_is_refused,
     a_checkpoint_sets_the_step,
     attempts_add_to_the_usage,
     a_summary_moves_the_context,
@@ -23,9 +25,35 @@ super::cases! {
 async fn a_step_tells_the_newest_sequence_number(stage: Stage) {
     let claim = stage.begin(stage.new_thread(), "hello", stage.replica().await).await;
     let written = stage.step(&claim.fence, vec![note("a"), note("b")]).await;
-    assert_eq!(written, Written::Done { seq_last: 4, cancelling: false });
+    assert_eq!(written, Written::Done { seq_last: 4, cancelling: false, steered: false });
     let written = stage.step(&claim.fence, Vec::new()).await;
-    assert_eq!(written, Written::Done { seq_last: 4, cancelling: false });
+    assert_eq!(written, Written::Done { seq_last: 4, cancelling: false, steered: false });
+    stage.check_thread(claim.fence.thread).await;
+}
+
+async fn a_step_sent_again_is_refused(stage: Stage) {
+    let claim = stage.begin(stage.new_thread(), "hello", stage.replica().await).await;
+    let step = || stage.step_from(&claim.fence, 2, vec![note("a"), checkpoint(1)]);
+    assert!(matches!(step().await, Written::Done { seq_last: 4, .. }));
+    assert_eq!(step().await, Written::SeqConflict { seq_last: 4 });
+    let ahead = stage.step_from(&claim.fence, 5, vec![note("b")]).await;
+    assert_eq!(ahead, Written::SeqConflict { seq_last: 4 });
+    assert_eq!(stage.log(claim.fence.thread).await.len(), 4);
+    let usage = Usage { input_tokens: 10, cached_input_tokens: 0, output_tokens: 3, estimated: false };
+    for _ in 0..2 {
+        stage.step_from(&claim.fence, 4, vec![reply(2, "hi", usage)]).await;
+    }
+    assert_eq!(stage.run(claim.fence.run).await.usage, usage, "a refused step costs nothing");
+}
+
+async fn a_step_behind_the_end_of_a_waiting_turn_is_refused(stage: Stage) {
+    let claim = stage.begin(stage.new_thread(), "hello", stage.replica().await).await;
+    let waiting = stage.enqueue(claim.fence.thread, "more").await;
+    stage.cancel(waiting.id).await;
+    let written = stage.step_from(&claim.fence, 2, vec![note("a")]).await;
+    let Written::SeqConflict { seq_last } = written else { panic!("{written:?}") };
+    let written = stage.step_from(&claim.fence, seq_last, vec![note("a")]).await;
+    assert!(matches!(written, Written::Done { cancelling: false, .. }));
     stage.check_thread(claim.fence.thread).await;
 }
 

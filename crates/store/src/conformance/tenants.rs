@@ -45,7 +45,7 @@ async fn writes_reach_nothing_of_another_tenant(stage: Stage) {
     assert_eq!(stage.park(&fence, "main").await, Written::Fenced);
     assert_eq!(stage.release(&fence).await, Written::Fenced);
     for force in [false, true] {
-        let cancel = Cancel { tenant: foreign.clone(), run: claim.fence.run, force };
+        let cancel = Cancel { tenant: foreign.clone(), run: claim.fence.run, force, undo: false };
         assert_eq!(good(stage.store.cancel(cancel).await), Cancelled::NotFound);
     }
     assert_eq!(stage.log(claim.fence.thread).await, before);

@@ -28,6 +28,7 @@ async fn a_thread_is_made_once(stage: Stage) {
         tenant: stage.tenant.clone(),
         thread: stage.new_thread(),
         metadata: json!({ "topic": "boats" }),
+        busy_policy: None,
     };
     let ThreadCreated::Created(made) = good(stage.store.create_thread(request.clone()).await) else {
         panic!("the thread is new");

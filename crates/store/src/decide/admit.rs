@@ -40,13 +40,17 @@ pub(super) fn admit(ctx: &mut Context<'_>, request: &Admit) -> Rowed<Admitted> {
     match request.claim_for {
         Some(me) if run.ready => {
             let claim = claim::claim(ctx, &mut thread, &mut run, me)?;
-            Ok(Admitted::Accepted { run: Box::new(claim.run.clone()), claim: Some(Box::new(claim)) })
+            Ok(Admitted::Accepted {
+                run: Box::new(claim.run.clone()),
+                claim: Some(Box::new(claim)),
+                stopping: Vec::new(),
+            })
         }
         _ => {
             ctx.rows.save_thread(&thread)?;
             let position = ctx.rows.n_queued_before(thread.n, run.n)?;
             let run = run.into_run(position, request.spec.clone(), None);
-            Ok(Admitted::Accepted { run: Box::new(run), claim: None })
+            Ok(Admitted::Accepted { run: Box::new(run), claim: None, stopping: Vec::new() })
         }
     }
 }
@@ -136,6 +140,9 @@ fn new_run(ctx: &Context<'_>, request: &Admit, thread: &ThreadRow) -> RunRow {
         tenant: request.tenant.clone(),
         state: RunState::Queued,
         ready: thread.active.is_none(),
+        not_before: None,
+        stop: None,
+        base: None,
         wait: None,
         step: 0,
         attempt: 0,

@@ -7,7 +7,7 @@
 use evenkeel_core::id::{RunId, ThreadId};
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::port::store::{Cancel, Cancelled, Expire};
-use evenkeel_core::run::{Outcome, RunState};
+use evenkeel_core::run::{EndReason, Outcome, RunState};
 use evenkeel_core::{Code, Error, Origin};
 
 use super::{Context, claim, guard, log};
@@ -80,9 +80,23 @@ pub(super) fn end_unowned(
     }
 }
 
+/// Ends a run that was never claimed and waits behind another. Saves the run; the thread row is
+/// changed but not yet saved.
+pub(super) fn end_waiting(
+    ctx: &mut Context<'_>,
+    thread: &mut ThreadRow,
+    run: &mut RunRow,
+    reason: EndReason,
+) -> Rowed<()> {
+    log::end(ctx, thread, run, &Outcome { reason: Some(reason), ..cancelled() })?;
+    thread.n_waiting = thread.n_waiting.saturating_sub(1);
+    run.updated_at = ctx.now.wall;
+    ctx.rows.save_run(run)
+}
+
 /// How a cancelled run ends.
 pub(super) fn cancelled() -> Outcome {
-    Outcome { state: RunState::Cancelled, error: None, text: String::new(), diff: None }
+    Outcome { state: RunState::Cancelled, reason: None, error: None, text: String::new(), diff: None }
 }
 
 fn expired(run: &RunRow) -> Outcome {
@@ -91,5 +105,5 @@ fn expired(run: &RunRow) -> Outcome {
         None => "The deadline passed before the run was started.".to_owned(),
     };
     let error = Error::new(Code::RunDeadline, Origin::Ours, message, "Send it again with a later deadline.");
-    Outcome { state: RunState::Expired, error: Some(error), text: String::new(), diff: None }
+    Outcome { state: RunState::Expired, reason: None, error: Some(error), text: String::new(), diff: None }
 }

@@ -10,7 +10,7 @@ use evenkeel_core::port::store::{Claim, ClaimReady, Fence, Steal, Wake};
 use evenkeel_core::run::RunState;
 
 use super::{Context, cancel, log};
-use crate::record::{RunRow, ThreadRow};
+use crate::record::{Base, RunRow, ThreadRow};
 use crate::rows::Rowed;
 
 /// Makes `me` the runner of the active run of `thread` and saves both rows.
@@ -21,6 +21,9 @@ pub(super) fn claim(
     me: ReplicaId,
 ) -> Rowed<Claim> {
     let spec = ctx.rows.spec(run.n)?;
+    if run.attempt == 0 {
+        run.base = Some(Base { seq: thread.seq_last, context_from: thread.context_from });
+    }
     thread.epoch += 1;
     run.attempt += 1;
     run.state = RunState::Running;
@@ -31,9 +34,7 @@ pub(super) fn claim(
     let claimed = EventBody::RunClaimed { epoch: thread.epoch, attempt: run.attempt };
     log::append(ctx, thread, run, step, &claimed)?;
     if run.attempt == 1 {
-        for message in &spec.messages {
-            log::append(ctx, thread, run, step, &EventBody::UserMessage { message: message.clone() })?;
-        }
+        log::append_messages(ctx, thread, run, step, spec.messages.clone())?;
     }
     log::save(ctx, thread, run)?;
     Ok(Claim {
@@ -55,7 +56,7 @@ pub(super) fn hand_over(
     taker: Option<ReplicaId>,
 ) -> Rowed<Option<Claim>> {
     thread.updated_at = ctx.now.wall;
-    let Some(mut next) = ctx.rows.next_queued(thread.n)? else {
+    let Some(mut next) = ctx.rows.queued(thread.n, 1)?.pop() else {
         thread.active = None;
         ctx.rows.save_thread(thread)?;
         return Ok(None);
@@ -80,7 +81,7 @@ pub(super) fn wake(ctx: &mut Context<'_>, request: &Wake) -> Rowed<Vec<Claim>> {
 
 /// Claims queued runs whose thread is free, oldest first.
 pub(super) fn claim_ready(ctx: &mut Context<'_>, request: &ClaimReady) -> Rowed<Vec<Claim>> {
-    let runs = ctx.rows.ready(request.limit)?;
+    let runs = ctx.rows.ready(ctx.now.wall, request.limit)?;
     claim_each(ctx, &runs, request.me)
 }
 

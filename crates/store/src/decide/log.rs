@@ -2,20 +2,50 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_core::id::EffectId;
+use evenkeel_core::id::{EffectId, RunId};
 use evenkeel_core::journal::{EventBody, NewEvent};
+use evenkeel_core::message::Message;
 use evenkeel_core::run::Outcome;
 
 use super::Context;
 use crate::record::{RunRow, ThreadRow};
 use crate::rows::{EffectSide, Entry, Rowed};
 
-/// Appends one event and keeps what follows from its body: the effect table, the run's step and
-/// usage, and where the context begins. The rows are changed in place; the caller saves them.
+/// Appends an event of a run and keeps what follows from its body, for the thread and for the run:
+/// its step and usage. The rows are changed in place; the caller saves them.
 pub(super) fn append(
     ctx: &mut Context<'_>,
     thread: &mut ThreadRow,
     run: &mut RunRow,
+    step: u32,
+    body: &EventBody,
+) -> Rowed<()> {
+    write(ctx, thread, Author { n: run.n, id: run.id }, step, body)?;
+    match body {
+        EventBody::Checkpoint { .. } => run.step = step,
+        EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } => {
+            for attempt in attempts {
+                run.usage.add(attempt.usage);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Who wrote an event: a run, or the writer of a change of state.
+#[derive(Clone, Copy)]
+pub(super) struct Author {
+    pub(super) n: u64,
+    pub(super) id: RunId,
+}
+
+/// Appends one event and keeps what follows from it for the thread: the effect table, and where the
+/// context begins.
+pub(super) fn write(
+    ctx: &mut Context<'_>,
+    thread: &mut ThreadRow,
+    author: Author,
     step: u32,
     body: &EventBody,
 ) -> Rowed<()> {
@@ -24,8 +54,8 @@ pub(super) fn append(
         thread_n: thread.n,
         thread: thread.id,
         seq: thread.seq_last,
-        run_n: run.n,
-        run: run.id,
+        run_n: author.n,
+        run: author.id,
         step,
         at: ctx.now.wall,
         body,
@@ -38,13 +68,8 @@ pub(super) fn append(
         EventBody::EffectSettled(result) => {
             ctx.rows.mark_effect(&entry, &result.effect, EffectSide::Settled)?;
         }
-        EventBody::Checkpoint { .. } => run.step = step,
-        EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } => {
-            for attempt in attempts {
-                run.usage.add(attempt.usage);
-            }
-        }
         EventBody::Compacted { from, to, summary: Some(_), .. } => move_context(thread, *from, *to),
+        EventBody::Rewound { to, .. } => rewind_context(thread, *to),
         _ => {}
     }
     Ok(())
@@ -56,6 +81,16 @@ pub(super) fn append(
 fn move_context(thread: &mut ThreadRow, from: u64, to: u64) {
     if from <= thread.context_from {
         thread.context_from = to.saturating_add(1).clamp(thread.context_from, thread.seq_last);
+        thread.context_at = thread.seq_last;
+    }
+}
+
+/// The context of an earlier state. Where it began is known back to the event that set it last;
+/// before that it is read from the start, which costs time and loses nothing.
+fn rewind_context(thread: &mut ThreadRow, to: u64) {
+    if to < thread.context_at {
+        thread.context_from = 1;
+        thread.context_at = thread.seq_last;
     }
 }
 
@@ -68,6 +103,20 @@ pub(super) fn append_all(
 ) -> Rowed<()> {
     for event in events {
         append(ctx, thread, run, event.step, &event.body)?;
+    }
+    Ok(())
+}
+
+/// The messages of a turn enter the log.
+pub(super) fn append_messages(
+    ctx: &mut Context<'_>,
+    thread: &mut ThreadRow,
+    run: &mut RunRow,
+    step: u32,
+    messages: Vec<Message>,
+) -> Rowed<()> {
+    for message in messages {
+        append(ctx, thread, run, step, &EventBody::UserMessage { message })?;
     }
     Ok(())
 }

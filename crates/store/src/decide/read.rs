@@ -3,7 +3,7 @@
 use evenkeel_core::port::store::{Counts, GetBlob, Op, Reply};
 use evenkeel_core::run::RunState;
 
-use super::whole_run;
+use super::{whole_run, whole_thread};
 use crate::rows::{Fault, Rowed, Rows};
 
 /// The states in the order in which they are told.
@@ -23,6 +23,8 @@ pub(crate) fn is_read(op: &Op) -> bool {
     matches!(
         op,
         Op::GetThread(_)
+            | Op::ListThreads(_)
+            | Op::CountThreads(_)
             | Op::GetRun(_)
             | Op::ListRuns(_)
             | Op::ReadEvents(_)
@@ -40,9 +42,10 @@ pub(crate) fn read(rows: &mut dyn Rows, op: &Op) -> Rowed<Reply> {
     Ok(match op {
         Op::GetThread(of) => {
             let row = rows.thread(&of.tenant, of.thread)?;
-            let whole = row.map(|row| rows.metadata(row.n).map(|metadata| row.into_thread(metadata)));
-            Reply::GetThread(whole.transpose()?)
+            Reply::GetThread(row.map(|row| whole_thread(rows, row)).transpose()?)
         }
+        Op::ListThreads(list) => Reply::ListThreads(rows.list_threads(list)?),
+        Op::CountThreads(list) => Reply::CountThreads(rows.count_threads(list)?),
         Op::GetRun(of) => {
             let row = rows.run(&of.tenant, of.run)?;
             Reply::GetRun(row.map(|row| whole_run(rows, row)).transpose()?)

@@ -1,15 +1,15 @@
 //! Fenced writes that do not end the run: a step, a park, a release.
 
 use evenkeel_core::journal::EventBody;
-use evenkeel_core::port::store::{CommitStep, Park, Release, Written};
-use evenkeel_core::run::{RunState, Waiting};
+use evenkeel_core::port::store::{CommitStep, Park, Release, TakeSteered, Written};
+use evenkeel_core::run::{BusyPolicy, EndReason, RunState, Waiting};
 
 use super::{Context, cancel, guard, log};
 use crate::record::{RunRow, ThreadRow};
 use crate::rows::Rowed;
 
 fn done(thread: &ThreadRow, cancelling: bool) -> Written {
-    Written::Done { seq_last: thread.seq_last, cancelling }
+    Written::Done { seq_last: thread.seq_last, cancelling, steered: false }
 }
 
 /// Appends the events of a step.
@@ -17,6 +17,9 @@ pub(super) fn commit_step(ctx: &mut Context<'_>, request: &CommitStep) -> Rowed<
     let Some((mut thread, mut run)) = guard::holder(ctx, &request.fence)? else {
         return Ok(Written::Fenced);
     };
+    if request.seq_base != thread.seq_last {
+        return Ok(Written::SeqConflict { seq_last: thread.seq_last });
+    }
     if let Some(effect) = log::effect_conflict(ctx, &run, &request.events)? {
         return Ok(Written::EffectExists(effect));
     }
@@ -25,7 +28,36 @@ pub(super) fn commit_step(ctx: &mut Context<'_>, request: &CommitStep) -> Rowed<
     run.updated_at = ctx.now.wall;
     ctx.rows.save_progress(&run)?;
     ctx.rows.save_thread(&thread)?;
-    Ok(done(&thread, run.state == RunState::Cancelling))
+    let cancelling = run.state == RunState::Cancelling;
+    let steered = !cancelling && thread.n_waiting > 0 && ctx.rows.has_queued(thread.n, BusyPolicy::Steer)?;
+    Ok(Written::Done { seq_last: thread.seq_last, cancelling, steered })
+}
+
+/// Takes waiting messages of the policy `steer` into the active run, in order of arrival. Those that
+/// are asked of another assistant, or of an earlier state, are no part of what it does: they wait.
+pub(super) fn take_steered(ctx: &mut Context<'_>, request: &TakeSteered) -> Rowed<Written> {
+    let Some((mut thread, mut run)) = guard::holder(ctx, &request.fence)? else {
+        return Ok(Written::Fenced);
+    };
+    if run.state == RunState::Cancelling {
+        return Ok(done(&thread, true));
+    }
+    let assistant = ctx.rows.spec(run.n)?.assistant;
+    for mut steering in ctx.rows.queued(thread.n, u32::MAX)? {
+        if steering.busy_policy != BusyPolicy::Steer || steering.attempt > 0 {
+            continue;
+        }
+        let spec = ctx.rows.spec(steering.n)?;
+        if spec.assistant == assistant && spec.from_seq.is_none() {
+            log::append_messages(ctx, &mut thread, &mut run, request.step, spec.messages)?;
+            cancel::end_waiting(ctx, &mut thread, &mut steering, EndReason::Steered { into: run.id })?;
+        }
+    }
+    thread.updated_at = ctx.now.wall;
+    run.updated_at = ctx.now.wall;
+    ctx.rows.save_progress(&run)?;
+    ctx.rows.save_thread(&thread)?;
+    Ok(done(&thread, false))
 }
 
 /// Stores a run as waiting. It keeps its thread: later turns wait for it. If a cancel is stored the

@@ -1,27 +1,31 @@
 //! Rows in ordered maps.
 //!
-//! Keys (`n`) are positions in the vectors plus one, so that they mean the same as in SQLite: the
-//! order of arrival, starting at 1.
+//! Keys (`n`) count from 1 in order of arrival, so that they mean the same as in SQLite.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns};
-use evenkeel_core::run::{Outcome, RunSpec, RunState, WaitReason};
+use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads, ThreadSort};
+use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
+use evenkeel_core::thread::Thread;
 use serde_json::Value;
 
 use crate::record::{EffectRow, RunRow, ThreadRow};
-use crate::rows::{EffectSide, Entry, Fault, Rowed, Rows};
+use crate::rows::{self, EffectSide, Entry, Fault, Rowed, Rows};
 
 /// All rows of one store.
 #[derive(Default)]
 pub(super) struct MemoryRows {
-    threads: Vec<StoredThread>,
+    threads: BTreeMap<u64, StoredThread>,
     thread_ids: BTreeMap<ThreadId, u64>,
-    runs: Vec<StoredRun>,
+    runs: BTreeMap<u64, StoredRun>,
     run_ids: BTreeMap<RunId, u64>,
+    /// Authors of events that are no runs, with their threads.
+    writers: BTreeMap<RunId, u64>,
+    /// The newest key of a thread and of a run.
+    n_last: (u64, u64),
     /// Runs that have not ended: the queues look only at these.
     open: BTreeSet<u64>,
     keys: BTreeMap<(TenantId, Option<ThreadId>, IdempotencyKey), u64>,
@@ -41,6 +45,7 @@ struct StoredRun {
     row: RunRow,
     spec: RunSpec,
     outcome: Option<Outcome>,
+    hidden: bool,
 }
 
 /// Where the two events of an effect are in their thread's log.
@@ -54,29 +59,42 @@ fn idx(n: u64) -> usize {
     usize::try_from(n).map_or(usize::MAX, |n| n.wrapping_sub(1))
 }
 
-fn next_n(len: usize) -> u64 {
-    len as u64 + 1
-}
-
 fn lost(what: &str, n: u64) -> Fault {
     Fault::Corrupt(format!("{what} {n} is missing"))
 }
 
 impl MemoryRows {
     fn stored_thread(&mut self, n: u64) -> Rowed<&mut StoredThread> {
-        self.threads.get_mut(idx(n)).ok_or_else(|| lost("thread", n))
+        self.threads.get_mut(&n).ok_or_else(|| lost("thread", n))
     }
 
     fn stored_run(&mut self, n: u64) -> Rowed<&mut StoredRun> {
-        self.runs.get_mut(idx(n)).ok_or_else(|| lost("run", n))
+        self.runs.get_mut(&n).ok_or_else(|| lost("run", n))
     }
 
+    /// Runs that are not hidden.
     fn rows(&self) -> impl DoubleEndedIterator<Item = &RunRow> {
-        self.runs.iter().map(|run| &run.row)
+        self.runs.values().filter(|run| !run.hidden).map(|run| &run.row)
     }
 
     fn open(&self) -> impl Iterator<Item = &RunRow> {
-        self.open.iter().filter_map(|n| self.runs.get(idx(*n))).map(|run| &run.row)
+        self.open.iter().filter_map(|n| self.runs.get(n)).map(|run| &run.row)
+    }
+
+    /// Queued runs of a thread in order of arrival.
+    fn queue(&self, thread_n: u64) -> impl Iterator<Item = &RunRow> {
+        self.open().filter(move |row| row.thread_n == thread_n && row.state == RunState::Queued)
+    }
+
+    /// Threads that a list asks for, in no order.
+    fn listed(&self, list: &ListThreads) -> Vec<Thread> {
+        let own = self.threads.values().filter(|stored| stored.row.tenant == list.tenant);
+        let whole = own.map(|stored| {
+            let newest = stored.row.newest_run.and_then(|run| self.run_ids.get(&run));
+            let state = newest.and_then(|n| self.runs.get(n)).map(|run| run.row.state);
+            stored.row.clone().into_thread(stored.metadata.clone(), state)
+        });
+        whole.filter(|thread| is_listed_thread(thread, list)).collect()
     }
 
     fn logged(&mut self, thread_n: u64, seq: u64) -> Rowed<&EventBody> {
@@ -93,6 +111,18 @@ fn is_listed(row: &RunRow, list: &ListRuns) -> bool {
     list.tenant.as_ref().is_none_or(|tenant| *tenant == row.tenant)
         && list.thread.is_none_or(|thread| thread == row.thread)
         && (list.states.is_empty() || list.states.contains(&row.state))
+}
+
+fn is_listed_thread(thread: &Thread, list: &ListThreads) -> bool {
+    (list.ids.is_empty() || list.ids.contains(&thread.id))
+        && list.busy.is_none_or(|busy| busy == thread.active.is_some())
+        && (list.newest.is_empty() || thread.newest_state.is_some_and(|state| list.newest.contains(&state)))
+        && rows::has_members(&thread.metadata, &list.metadata)
+}
+
+/// Blobs that the log of a thread names.
+fn named_blobs(thread: &StoredThread) -> impl Iterator<Item = &BlobId> {
+    thread.log.iter().filter_map(|event| rows::named_blob(&event.body))
 }
 
 impl Rows for MemoryRows {
@@ -113,10 +143,11 @@ impl Rows for MemoryRows {
     }
 
     fn insert_thread(&mut self, row: &ThreadRow, metadata: &Value) -> Rowed<u64> {
-        let n = next_n(self.threads.len());
+        self.n_last.0 += 1;
+        let n = self.n_last.0;
         let row = ThreadRow { n, ..row.clone() };
         self.thread_ids.insert(row.id, n);
-        self.threads.push(StoredThread { row, metadata: metadata.clone(), log: Vec::new() });
+        self.threads.insert(n, StoredThread { row, metadata: metadata.clone(), log: Vec::new() });
         Ok(n)
     }
 
@@ -129,12 +160,56 @@ impl Rows for MemoryRows {
         Ok(self.stored_thread(thread_n)?.metadata.clone())
     }
 
+    fn save_metadata(&mut self, thread_n: u64, metadata: &Value) -> Rowed<()> {
+        self.stored_thread(thread_n)?.metadata = metadata.clone();
+        Ok(())
+    }
+
+    fn list_threads(&mut self, list: &ListThreads) -> Rowed<Vec<Thread>> {
+        let mut threads = self.listed(list);
+        threads.sort_by_key(|thread| match list.sort {
+            ThreadSort::Id => (Wall(0), thread.id),
+            ThreadSort::CreatedAt => (thread.created_at, thread.id),
+            ThreadSort::UpdatedAt => (thread.updated_at, thread.id),
+        });
+        if list.descending {
+            threads.reverse();
+        }
+        Ok(threads.into_iter().skip(at_most(list.offset)).take(at_most(list.limit)).collect())
+    }
+
+    fn count_threads(&mut self, list: &ListThreads) -> Rowed<u64> {
+        Ok(self.listed(list).len() as u64)
+    }
+
+    fn delete_thread(&mut self, thread: &ThreadRow) -> Rowed<()> {
+        let removed = self.threads.remove(&thread.n).ok_or_else(|| lost("thread", thread.n))?;
+        self.thread_ids.remove(&thread.id);
+        self.writers.retain(|_, thread_n| *thread_n != thread.n);
+        self.messages.retain(|(thread_n, _), _| *thread_n != thread.n);
+        let of_thread = |run: &StoredRun| run.row.thread_n == thread.n;
+        let gone: BTreeSet<u64> =
+            self.runs.iter().filter(|(_, run)| of_thread(run)).map(|(n, _)| *n).collect();
+        self.runs.retain(|n, _| !gone.contains(n));
+        self.run_ids.retain(|_, n| !gone.contains(n));
+        self.open.retain(|n| !gone.contains(n));
+        self.keys.retain(|_, n| !gone.contains(n));
+        self.effects.retain(|(n, _), _| !gone.contains(n));
+        let still: BTreeSet<&BlobId> = self.threads.values().flat_map(named_blobs).collect();
+        let blobs: Vec<BlobId> =
+            named_blobs(&removed).filter(|blob| !still.contains(blob)).cloned().collect();
+        for blob in blobs {
+            self.blobs.remove(&blob);
+        }
+        Ok(())
+    }
+
     fn run(&mut self, tenant: &TenantId, id: RunId) -> Rowed<Option<RunRow>> {
         let Some(n) = self.run_ids.get(&id).copied() else {
             return Ok(None);
         };
-        let row = &self.stored_run(n)?.row;
-        Ok((row.tenant == *tenant).then(|| row.clone()))
+        let StoredRun { row, hidden, .. } = self.stored_run(n)?;
+        Ok((row.tenant == *tenant && !*hidden).then(|| row.clone()))
     }
 
     fn run_of(&mut self, n: u64) -> Rowed<RunRow> {
@@ -142,14 +217,16 @@ impl Rows for MemoryRows {
     }
 
     fn run_id_taken(&mut self, id: RunId) -> Rowed<bool> {
-        Ok(self.run_ids.contains_key(&id))
+        Ok(self.run_ids.contains_key(&id) || self.writers.contains_key(&id))
     }
 
     fn insert_run(&mut self, row: &RunRow, spec: &RunSpec) -> Rowed<u64> {
-        let n = next_n(self.runs.len());
+        self.n_last.1 += 1;
+        let n = self.n_last.1;
         self.run_ids.insert(row.id, n);
         self.open.insert(n);
-        self.runs.push(StoredRun { row: RunRow { n, ..row.clone() }, spec: spec.clone(), outcome: None });
+        let row = RunRow { n, ..row.clone() };
+        self.runs.insert(n, StoredRun { row, spec: spec.clone(), outcome: None, hidden: false });
         Ok(n)
     }
 
@@ -180,19 +257,32 @@ impl Rows for MemoryRows {
         Ok(())
     }
 
-    fn next_queued(&mut self, thread_n: u64) -> Rowed<Option<RunRow>> {
-        let mut rows = self.open();
-        Ok(rows.find(|row| row.thread_n == thread_n && row.state == RunState::Queued).cloned())
+    fn hide_run(&mut self, run_n: u64) -> Rowed<()> {
+        self.stored_run(run_n)?.hidden = true;
+        Ok(())
+    }
+
+    fn insert_writer(&mut self, thread: &ThreadRow, writer: RunId) -> Rowed<u64> {
+        self.writers.insert(writer, thread.n);
+        Ok(0)
+    }
+
+    fn queued(&mut self, thread_n: u64, limit: u32) -> Rowed<Vec<RunRow>> {
+        Ok(self.queue(thread_n).take(at_most(limit)).cloned().collect())
+    }
+
+    fn has_queued(&mut self, thread_n: u64, policy: BusyPolicy) -> Rowed<bool> {
+        Ok(self.queue(thread_n).any(|row| row.busy_policy == policy))
     }
 
     fn n_queued_before(&mut self, thread_n: u64, run_n: u64) -> Rowed<u32> {
-        let before = self.open().take_while(|row| row.n < run_n);
-        let queued = before.filter(|row| row.thread_n == thread_n && row.state == RunState::Queued);
-        Ok(u32::try_from(queued.count()).unwrap_or(u32::MAX))
+        let before = self.queue(thread_n).take_while(|row| row.n < run_n);
+        Ok(u32::try_from(before.count()).unwrap_or(u32::MAX))
     }
 
-    fn ready(&mut self, limit: u32) -> Rowed<Vec<u64>> {
-        Ok(self.open().filter(|row| row.ready).take(at_most(limit)).map(|row| row.n).collect())
+    fn ready(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>> {
+        let due = |row: &&RunRow| row.ready && row.not_before.is_none_or(|at| at <= now);
+        Ok(self.open().filter(due).take(at_most(limit)).map(|row| row.n).collect())
     }
 
     fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
@@ -250,7 +340,7 @@ impl Rows for MemoryRows {
 
     fn append(&mut self, entry: &Entry<'_>) -> Rowed<()> {
         let log = &mut self.stored_thread(entry.thread_n)?.log;
-        if entry.seq != next_n(log.len()) {
+        if entry.seq != log.len() as u64 + 1 {
             return Err(Fault::Corrupt(format!("event {} does not follow event {}", entry.seq, log.len())));
         }
         log.push(Event {

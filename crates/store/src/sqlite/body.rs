@@ -47,6 +47,23 @@ pub(super) fn write<T: Serialize>(conn: &Connection, value: &T) -> Rowed<Body> {
     put_blob(conn, json.as_bytes()).map(Body::Moved)
 }
 
+/// Notes that a thread names the blob of a body that was moved out of its row.
+pub(super) fn name_moved(conn: &Connection, thread_n: u64, body: &Body) -> Rowed<()> {
+    match body {
+        Body::Inline(_) => Ok(()),
+        Body::Moved(hash) => name_blob(conn, thread_n, hash),
+    }
+}
+
+/// Notes that a thread names a blob: it stays as long as the thread.
+pub(super) fn name_blob(conn: &Connection, thread_n: u64, hash: &[u8; 32]) -> Rowed<()> {
+    conn.prepare_cached("INSERT OR IGNORE INTO blob_names (blob, thread) VALUES (?1, ?2)")
+        .map_err(faulty)?
+        .execute(params![hash, int(thread_n)])
+        .map(drop)
+        .map_err(faulty)
+}
+
 /// Reads the body in column `idx`.
 pub(super) fn read<T: DeserializeOwned>(conn: &Connection, row: &Row<'_>, idx: usize) -> Rowed<T> {
     let undecodable = |error: serde_json::Error| Fault::Corrupt(format!("a body does not decode: {error}"));

@@ -4,13 +4,13 @@ use evenkeel_core::Wall;
 use evenkeel_core::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::message::Usage;
 use evenkeel_core::port::store::ApiKey;
-use evenkeel_core::run::{BusyPolicy, Class, RunState, WaitReason, Waiting};
+use evenkeel_core::run::{BusyPolicy, Class, EndReason, RunState, WaitReason, Waiting};
 use rusqlite::Row;
 use rusqlite::types::Type;
 use uuid::Uuid;
 
 use super::body::uint;
-use crate::record::{RunRow, ThreadRow};
+use crate::record::{Base, RunRow, ThreadRow};
 
 const WAITS: [(WaitReason, &str); 4] = [
     (WaitReason::Model, "model"),
@@ -78,6 +78,10 @@ fn optional_uuid_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Option<Uuid>>
     Ok(row.get::<_, Option<[u8; 16]>>(idx)?.map(Uuid::from_bytes))
 }
 
+fn optional_wall_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Option<Wall>> {
+    Ok(row.get::<_, Option<i64>>(idx)?.map(uint).map(Wall))
+}
+
 fn wall_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Wall> {
     row.get(idx).map(uint).map(Wall)
 }
@@ -102,6 +106,8 @@ pub(super) fn thread(row: &Row<'_>) -> rusqlite::Result<ThreadRow> {
         active: optional_uuid_at(row, 9)?.map(RunId),
         n_waiting: row.get(10)?,
         newest_run: optional_uuid_at(row, 11)?.map(RunId),
+        busy_policy: optional_policy_at(row, 12)?,
+        context_at: row.get(13).map(uint)?,
     })
 }
 
@@ -120,6 +126,9 @@ pub(super) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         attempt: row.get(13)?,
         owner: optional_uuid_at(row, 14)?.map(ReplicaId),
         version: row.get::<_, Option<i64>>(15)?.map(uint),
+        not_before: optional_wall_at(row, 27)?,
+        stop: stop_at(row, 28)?,
+        base: base(row)?,
         key: row.get::<_, Option<String>>(16)?.map(IdempotencyKey),
         body_hash: row.get(17)?,
         class: if row.get::<_, i64>(18)? == 0 { Class::Interactive } else { Class::Batch },
@@ -136,6 +145,32 @@ pub(super) fn run(row: &Row<'_>) -> rusqlite::Result<RunRow> {
     })
 }
 
+/// Columns 29 and 30 of `select_run`.
+fn base(row: &Row<'_>) -> rusqlite::Result<Option<Base>> {
+    let seq: Option<i64> = row.get(29)?;
+    let context_from: Option<i64> = row.get(30)?;
+    Ok(seq.zip(context_from).map(|(seq, from)| Base { seq: uint(seq), context_from: uint(from) }))
+}
+
+fn stop_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Option<EndReason>> {
+    let Some(json) = row.get::<_, Option<String>>(idx)? else {
+        return Ok(None);
+    };
+    serde_json::from_str(&json).map(Some).map_err(|_| unknown(idx, json))
+}
+
+/// A stop as its column holds it.
+pub(super) fn stop_json(stop: Option<EndReason>) -> Option<String> {
+    stop.map(|stop| serde_json::to_string(&stop).expect("a reason is made of words and ids"))
+}
+
+fn optional_policy_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Option<BusyPolicy>> {
+    match row.get::<_, Option<String>>(idx)? {
+        Some(_) => value_of(&POLICIES, row, idx).map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Columns 7 to 11 of `select_run`.
 fn waiting(row: &Row<'_>) -> rusqlite::Result<Option<Waiting>> {
     if row.get::<_, Option<String>>(7)?.is_none() {
@@ -145,7 +180,7 @@ fn waiting(row: &Row<'_>) -> rusqlite::Result<Option<Waiting>> {
         on: value_of(&WAITS, row, 7)?,
         reason: row.get(8)?,
         since: wall_at(row, 9)?,
-        until_hint: row.get::<_, Option<i64>>(10)?.map(uint).map(Wall),
+        until_hint: optional_wall_at(row, 10)?,
         route: row.get(11)?,
     }))
 }
@@ -157,7 +192,7 @@ pub(super) fn api_key(row: &Row<'_>) -> rusqlite::Result<ApiKey> {
         tenant: TenantId(row.get(1)?),
         name: row.get(2)?,
         calls_per_min: row.get(3)?,
-        expires_at: row.get::<_, Option<i64>>(4)?.map(uint).map(Wall),
+        expires_at: optional_wall_at(row, 4)?,
         created_at: wall_at(row, 5)?,
     })
 }

@@ -12,7 +12,8 @@ use rusqlite::Connection;
 use super::fault::faulty;
 use crate::rows::{Fault, Rowed};
 
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_first.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("../migrations/0001_first.sql"), include_str!("../migrations/0002_policies.sql")];
 
 /// Marks the file as ours: "EVKL".
 const APPLICATION_ID: i32 = 0x4556_4b4c;

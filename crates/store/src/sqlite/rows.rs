@@ -3,27 +3,30 @@
 use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns};
-use evenkeel_core::run::{Outcome, RunSpec, RunState, WaitReason};
+use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads};
+use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
+use evenkeel_core::thread::Thread;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use serde_json::Value;
 
 use super::body::{self, int, uint};
 use super::columns::{self, optional_id, uuid_at};
 use super::fault::faulty;
+use super::threads;
 use crate::record::{EffectRow, RunRow, ThreadRow};
-use crate::rows::{EffectSide, Entry, Fault, Rowed, Rows};
+use crate::rows::{self, EffectSide, Entry, Fault, Rowed, Rows};
 
 /// Rows through one connection, inside whatever transaction is open on it.
 pub(super) struct SqliteRows<'c> {
     conn: &'c Connection,
 }
 
+/// The columns that [`columns::thread`] reads.
 macro_rules! select_thread {
     ($rest:literal) => {
         concat!(
             "SELECT n, id, tenant, created_at, updated_at, version, epoch, seq_last, context_from, active, ",
-            "n_waiting, newest_run FROM threads ",
+            "n_waiting, newest_run, busy_policy, context_at FROM threads ",
             $rest
         )
     };
@@ -35,7 +38,8 @@ macro_rules! select_run {
             "SELECT r.n, r.id, r.thread, t.id, r.tenant, r.state, r.ready, r.wait_on, r.wait_reason, ",
             "r.wait_since, r.wait_until, r.wait_route, r.step, r.attempt, r.owner, r.version, r.key, ",
             "r.body_hash, r.class, r.busy_policy, r.deadline, r.created_at, r.updated_at, r.tokens_in, ",
-            "r.tokens_cached, r.tokens_out, r.estimated FROM runs r JOIN threads t ON t.n = r.thread ",
+            "r.tokens_cached, r.tokens_out, r.estimated, r.not_before, r.stop, r.base_seq, r.base_context ",
+            "FROM runs r JOIN threads t ON t.n = r.thread ",
             $rest
         )
     };
@@ -125,10 +129,10 @@ impl Rows for SqliteRows<'_> {
 
     fn insert_thread(&mut self, row: &ThreadRow, metadata: &Value) -> Rowed<u64> {
         let metadata = body::write(self.conn, metadata)?;
-        self.insert(
+        let n = self.insert(
             "INSERT INTO threads (id, tenant, metadata, created_at, updated_at, version, epoch, seq_last,
-             context_from, active, n_waiting, newest_run)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+             context_from, active, n_waiting, newest_run, busy_policy, context_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
             params![
                 row.id.0.as_bytes(),
                 row.tenant.as_str(),
@@ -142,14 +146,18 @@ impl Rows for SqliteRows<'_> {
                 optional_id(row.active.map(|run| run.0)),
                 row.n_waiting,
                 optional_id(row.newest_run.map(|run| run.0)),
+                row.busy_policy.map(columns::policy_word),
+                int(row.context_at),
             ],
-        )
+        )?;
+        body::name_moved(self.conn, n, &metadata)?;
+        Ok(n)
     }
 
     fn save_thread(&mut self, row: &ThreadRow) -> Rowed<()> {
         self.change_one(
             "UPDATE threads SET updated_at = ?2, version = ?3, epoch = ?4, seq_last = ?5, context_from = ?6,
-             active = ?7, n_waiting = ?8, newest_run = ?9 WHERE n = ?1",
+             active = ?7, n_waiting = ?8, newest_run = ?9, busy_policy = ?10, context_at = ?11 WHERE n = ?1",
             params![
                 int(row.n),
                 int(row.updated_at.0),
@@ -160,6 +168,8 @@ impl Rows for SqliteRows<'_> {
                 optional_id(row.active.map(|run| run.0)),
                 row.n_waiting,
                 optional_id(row.newest_run.map(|run| run.0)),
+                row.busy_policy.map(columns::policy_word),
+                int(row.context_at),
             ],
         )
     }
@@ -169,8 +179,26 @@ impl Rows for SqliteRows<'_> {
         found.ok_or_else(|| missing("thread", thread_n))
     }
 
+    fn save_metadata(&mut self, thread_n: u64, metadata: &Value) -> Rowed<()> {
+        let metadata = body::write(self.conn, metadata)?;
+        body::name_moved(self.conn, thread_n, &metadata)?;
+        self.change_one("UPDATE threads SET metadata = ?2 WHERE n = ?1", params![int(thread_n), metadata])
+    }
+
+    fn list_threads(&mut self, list: &ListThreads) -> Rowed<Vec<Thread>> {
+        threads::list(self.conn, list)
+    }
+
+    fn count_threads(&mut self, list: &ListThreads) -> Rowed<u64> {
+        threads::count(self.conn, list)
+    }
+
+    fn delete_thread(&mut self, thread: &ThreadRow) -> Rowed<()> {
+        threads::delete(self.conn, thread)
+    }
+
     fn run(&mut self, tenant: &TenantId, id: RunId) -> Rowed<Option<RunRow>> {
-        let sql = select_run!("WHERE r.id = ?1 AND r.tenant = ?2");
+        let sql = select_run!("WHERE r.id = ?1 AND r.tenant = ?2 AND r.hidden = 0");
         self.first(sql, params![id.0.as_bytes(), tenant.as_str()], columns::run)
     }
 
@@ -186,8 +214,9 @@ impl Rows for SqliteRows<'_> {
     fn insert_run(&mut self, row: &RunRow, spec: &RunSpec) -> Rowed<u64> {
         let n = self.insert(
             "INSERT INTO runs (id, thread, tenant, state, ready, step, attempt, key, body_hash, class,
-             busy_policy, deadline, created_at, updated_at, tokens_in, tokens_cached, tokens_out, estimated)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, 0, 0, 0, 0)",
+             busy_policy, deadline, created_at, updated_at, not_before, tokens_in, tokens_cached, tokens_out,
+             estimated)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 0, 0, 0, 0)",
             params![
                 row.id.0.as_bytes(),
                 int(row.thread_n),
@@ -203,9 +232,11 @@ impl Rows for SqliteRows<'_> {
                 int(row.deadline.0),
                 int(row.created_at.0),
                 int(row.updated_at.0),
+                row.not_before.map(|at| int(at.0)),
             ],
         )?;
         let spec = body::write(self.conn, spec)?;
+        body::name_moved(self.conn, row.thread_n, &spec)?;
         self.change_one("INSERT INTO run_specs (run, spec) VALUES (?1, ?2)", params![int(n), spec])?;
         Ok(n)
     }
@@ -215,8 +246,8 @@ impl Rows for SqliteRows<'_> {
         self.change_one(
             "UPDATE runs SET state = ?2, ready = ?3, wait_on = ?4, wait_reason = ?5, wait_since = ?6,
              wait_until = ?7, wait_route = ?8, step = ?9, attempt = ?10, owner = ?11, version = ?12,
-             updated_at = ?13, tokens_in = ?14, tokens_cached = ?15, tokens_out = ?16, estimated = ?17
-             WHERE n = ?1",
+             updated_at = ?13, tokens_in = ?14, tokens_cached = ?15, tokens_out = ?16, estimated = ?17,
+             not_before = ?18, stop = ?19, base_seq = ?20, base_context = ?21 WHERE n = ?1",
             params![
                 int(row.n),
                 row.state.as_str(),
@@ -235,6 +266,10 @@ impl Rows for SqliteRows<'_> {
                 int(row.usage.cached_input_tokens),
                 int(row.usage.output_tokens),
                 row.usage.estimated,
+                row.not_before.map(|at| int(at.0)),
+                columns::stop_json(row.stop),
+                row.base.map(|base| int(base.seq)),
+                row.base.map(|base| int(base.context_from)),
             ],
         )
     }
@@ -266,15 +301,45 @@ impl Rows for SqliteRows<'_> {
 
     fn save_outcome(&mut self, run_n: u64, outcome: &Outcome) -> Rowed<()> {
         let outcome = body::write(self.conn, outcome)?;
+        if matches!(outcome, body::Body::Moved(_)) {
+            let sql = "SELECT thread FROM runs WHERE n = ?1";
+            let thread_n = self.first(sql, params![int(run_n)], |row| row.get(0).map(uint))?;
+            body::name_moved(self.conn, thread_n.ok_or_else(|| missing("run", run_n))?, &outcome)?;
+        }
         self.change_one(
             "INSERT INTO run_outcomes (run, outcome) VALUES (?1, ?2)",
             params![int(run_n), outcome],
         )
     }
 
-    fn next_queued(&mut self, thread_n: u64) -> Rowed<Option<RunRow>> {
-        let sql = select_run!("WHERE r.thread = ?1 AND r.state = 'queued' ORDER BY r.n LIMIT 1");
-        self.first(sql, params![int(thread_n)], columns::run)
+    fn hide_run(&mut self, run_n: u64) -> Rowed<()> {
+        self.change_one("UPDATE runs SET hidden = 1 WHERE n = ?1", params![int(run_n)])
+    }
+
+    fn insert_writer(&mut self, thread: &ThreadRow, writer: RunId) -> Rowed<u64> {
+        self.insert(
+            "INSERT INTO runs (id, thread, tenant, state, ready, step, attempt, body_hash, class, busy_policy,
+             deadline, created_at, updated_at, tokens_in, tokens_cached, tokens_out, estimated, hidden)
+             VALUES (?1, ?2, ?3, 'completed', 0, 0, 0, '', 0, 'enqueue', 0, ?4, ?4, 0, 0, 0, 0, 1)",
+            params![
+                writer.0.as_bytes(),
+                int(thread.n),
+                thread.tenant.as_str(),
+                int(thread.updated_at.0)
+            ],
+        )
+    }
+
+    fn queued(&mut self, thread_n: u64, limit: u32) -> Rowed<Vec<RunRow>> {
+        let sql = select_run!("WHERE r.thread = ?1 AND r.state = 'queued' ORDER BY r.n LIMIT ?2");
+        self.all(sql, params![int(thread_n), limit], |row| columns::run(row).map_err(faulty))
+    }
+
+    fn has_queued(&mut self, thread_n: u64, policy: BusyPolicy) -> Rowed<bool> {
+        self.exists(
+            "SELECT 1 FROM runs WHERE thread = ?1 AND state = 'queued' AND busy_policy = ?2",
+            params![int(thread_n), columns::policy_word(policy)],
+        )
     }
 
     fn n_queued_before(&mut self, thread_n: u64, run_n: u64) -> Rowed<u32> {
@@ -283,8 +348,12 @@ impl Rows for SqliteRows<'_> {
         Ok(count.unwrap_or(0))
     }
 
-    fn ready(&mut self, limit: u32) -> Rowed<Vec<u64>> {
-        self.keys("SELECT n FROM runs WHERE ready = 1 ORDER BY n LIMIT ?1", params![limit])
+    fn ready(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>> {
+        self.keys(
+            "SELECT n FROM runs WHERE ready = 1 AND (not_before IS NULL OR not_before <= ?1)
+             ORDER BY n LIMIT ?2",
+            params![int(now.0), limit],
+        )
     }
 
     fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
@@ -324,7 +393,7 @@ impl Rows for SqliteRows<'_> {
     }
 
     fn list_runs(&mut self, list: &ListRuns) -> Rowed<Vec<RunRow>> {
-        let mut sql = select_run!("WHERE 1 = 1").to_owned();
+        let mut sql = select_run!("WHERE r.hidden = 0").to_owned();
         if list.tenant.is_some() {
             sql.push_str(" AND r.tenant = ?1");
         }
@@ -347,7 +416,7 @@ impl Rows for SqliteRows<'_> {
     }
 
     fn n_by_state(&mut self) -> Rowed<Vec<(RunState, u64)>> {
-        self.all("SELECT state, count(*) FROM runs GROUP BY state", [], |row| {
+        self.all("SELECT state, count(*) FROM runs WHERE hidden = 0 GROUP BY state", [], |row| {
             Ok((columns::state_at(row, 0).map_err(faulty)?, uint(row.get(1).map_err(faulty)?)))
         })
     }
@@ -360,6 +429,10 @@ impl Rows for SqliteRows<'_> {
 
     fn append(&mut self, entry: &Entry<'_>) -> Rowed<()> {
         let body = body::write(self.conn, entry.body)?;
+        body::name_moved(self.conn, entry.thread_n, &body)?;
+        if let Some(hash) = rows::named_blob(entry.body).and_then(body::hash_of) {
+            body::name_blob(self.conn, entry.thread_n, &hash)?;
+        }
         self.change_one(
             "INSERT INTO events (thread, seq, run, step, at, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
             params![int(entry.thread_n), int(entry.seq), int(entry.run_n), entry.step, int(entry.at.0), body],

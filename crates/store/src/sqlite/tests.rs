@@ -83,6 +83,7 @@ fn step(claim: &evenkeel_core::port::store::Claim) -> evenkeel_core::port::store
     let body = EventBody::Noted { kind: "note".to_owned(), text: "a".to_owned() };
     evenkeel_core::port::store::CommitStep {
         fence: claim.fence.clone(),
+        seq_base: 2,
         events: vec![NewEvent { step: 1, body }],
     }
 }

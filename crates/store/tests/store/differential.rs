@@ -10,8 +10,9 @@ use std::time::Duration;
 use evenkeel_core::id::{ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::NewEvent;
 use evenkeel_core::port::store::{
-    Admit, Admitted, Cancel, Claim, ClaimReady, CommitStep, CommitTurn, CreateThread, Expire, Heartbeat,
-    ListRuns, Op, Park, ReadEvents, Release, Reply, RunRef, Steal, Store, ThreadRef, TurnCommitted, Wake,
+    Admit, Admitted, Cancel, Claim, ClaimReady, CommitStep, CommitTurn, CreateThread, Expire, Fence,
+    Heartbeat, ListRuns, MergeWindow, Op, Park, ReadEvents, Release, Reply, RunRef, Steal, Store, ThreadRef,
+    TurnCommitted, Wake,
 };
 use evenkeel_core::run::{BusyPolicy, Class, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_env::Env;
@@ -38,6 +39,7 @@ enum Action {
     },
     Step {
         claim: usize,
+        behind: bool,
         events: Vec<u8>,
     },
     Finish {
@@ -95,7 +97,8 @@ fn actions() -> impl Strategy<Value = Action> {
             .prop_map(|(thread, foreign, key, claim, reject, batch, deadline_s)| Action::Admit {
                 thread, foreign, key, claim, reject, batch, deadline_s
             }),
-        6 => (idx(), prop::collection::vec(0..6_u8, 0..4)).prop_map(|(claim, events)| Action::Step { claim, events }),
+        6 => (idx(), prop::bool::weighted(0.1), prop::collection::vec(0..6_u8, 0..4))
+            .prop_map(|(claim, behind, events)| Action::Step { claim, behind, events }),
         4 => (idx(), prop::bool::weighted(0.1), any::<bool>(), 0..3_u8)
             .prop_map(|(claim, stale_version, take_next, state)| Action::Finish { claim, stale_version, take_next, state }),
         3 => (idx(), 0..2_u8).prop_map(|(claim, route)| Action::Park { claim, route }),
@@ -144,7 +147,7 @@ impl Pair {
         let found = sqlite.apply(op.clone()).await;
         assert_eq!(found, expected, "to {op:?}");
         match expected {
-            Ok(Reply::Admit(Admitted::Accepted { run, claim })) => {
+            Ok(Reply::Admit(Admitted::Accepted { run, claim, .. })) => {
                 self.runs.push(run.id);
                 self.claims.extend(claim.map(|claim| *claim));
             }
@@ -159,14 +162,16 @@ impl Pair {
     }
 
     /// The operation that an action stands for; `None` if it needs an object that is not there yet.
-    fn op(&self, action: &Action) -> Option<Op> {
+    async fn op(&self, action: &Action) -> Option<Op> {
         // The newest claims come first: most of them still hold.
         let claim_at = |idx: usize| self.claims.iter().rev().nth(idx);
         Some(match action {
             Action::Admit { .. } => Op::Admit(self.admit(action)?),
-            Action::Step { claim, events } => {
+            Action::Step { claim, behind, events } => {
                 let fence = claim_at(*claim)?.fence.clone();
-                Op::CommitStep(CommitStep { fence, events: events.iter().map(event).collect() })
+                let known = self.seq_last(&fence).await;
+                let seq_base = if *behind { known.saturating_sub(1) } else { known };
+                Op::CommitStep(CommitStep { fence, seq_base, events: events.iter().map(event).collect() })
             }
             Action::Finish { claim, stale_version, take_next, state } => {
                 let claim = claim_at(*claim)?;
@@ -203,7 +208,7 @@ impl Pair {
             }
             Action::Cancel { run, force, foreign } => {
                 let run = *self.runs.iter().rev().nth(*run)?;
-                Op::Cancel(Cancel { tenant: tenant(*foreign), run, force: *force })
+                Op::Cancel(Cancel { tenant: tenant(*foreign), run, force: *force, undo: false })
             }
             Action::Expire { limit } => Op::Expire(Expire { limit: *limit }),
             Action::Beat { replica } => Op::Heartbeat(Heartbeat {
@@ -215,6 +220,14 @@ impl Pair {
             Action::Leave { replica } => Op::Leave(self.replicas[*replica]),
             Action::Advance { .. } => return None,
         })
+    }
+
+    async fn seq_last(&self, fence: &Fence) -> u64 {
+        let of = ThreadRef { tenant: fence.tenant.clone(), thread: fence.thread };
+        match self.engines[0].apply(Op::GetThread(of)).await {
+            Ok(Reply::GetThread(Some(thread))) => thread.seq_last,
+            other => panic!("no thread: {other:?}"),
+        }
     }
 
     fn admit(&self, action: &Action) -> Option<Admit> {
@@ -240,6 +253,8 @@ impl Pair {
             body_hash: body,
             claim_for: claim.then(|| self.replicas[0]),
             n_waiting_max: 3,
+            delay_ms: 0,
+            merge: MergeWindow::default(),
         })
     }
 
@@ -293,7 +308,7 @@ fn event(kind: &u8) -> NewEvent {
 
 fn outcome(state: u8) -> Outcome {
     let state = [RunState::Completed, RunState::Failed, RunState::Cancelled][usize::from(state)];
-    Outcome { state, error: None, text: "done".to_owned(), diff: None }
+    Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None }
 }
 
 proptest! {
@@ -304,13 +319,13 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let mut pair = Pair::new();
-            let made = CreateThread { tenant: tenant(false), thread: pair.threads[0], metadata: json!({ "a": 1 }) };
+            let made = CreateThread { tenant: tenant(false), thread: pair.threads[0], metadata: json!({ "a": 1 }), busy_policy: None };
             pair.apply(Op::CreateThread(made)).await;
             for action in &actions {
                 if let Action::Advance { ms } = action {
                     pair.clock.advance(Duration::from_millis(*ms));
                 }
-                if let Some(op) = pair.op(action) {
+                if let Some(op) = pair.op(action).await {
                     pair.apply(op).await;
                 }
             }

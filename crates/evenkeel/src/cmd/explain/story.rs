@@ -186,7 +186,13 @@ pub(crate) fn told(body: &EventBody) -> Option<(&'static str, String)> {
         EventBody::Parked { on, reason, .. } => {
             ("waiting", format!("waits for {}: {}", wait_word(*on), brief(reason, TEXT_MAX)))
         }
-        EventBody::CancelRequested => ("cancel", "a cancel was asked for".to_owned()),
+        EventBody::CancelRequested => ("cancel", "a stop was asked for".to_owned()),
+        EventBody::Rewound { to, cause } => {
+            ("rewound", format!("the conversation goes back to event {to} ({})", brief(cause, TEXT_MAX)))
+        }
+        EventBody::StateWritten { messages, .. } => {
+            ("state", format!("a client changed the state: {} messages", messages.len()))
+        }
         EventBody::Noted { kind, text } => ("note", format!("{kind}: {}", brief(text, TEXT_MAX))),
         EventBody::RunEnded { outcome } => (outcome.state.as_str(), outcome_text(outcome)),
         EventBody::RunClaimed { .. }

@@ -20,6 +20,8 @@ fn run() -> Run {
         thread: ID.parse().expect("a UUID"),
         tenant: TenantId::from("default"),
         state: RunState::Completed,
+        not_before: None,
+        stop: None,
         wait: None,
         position: 0,
         step: 1,
@@ -37,6 +39,7 @@ fn run() -> Run {
             class: Class::Batch,
             busy_policy: BusyPolicy::Enqueue,
             deadline: Wall(9_999_999),
+            from_seq: None,
             request: Value::Null,
         },
         outcome: None,
@@ -101,7 +104,13 @@ fn journal() -> Journal {
         until_hint: None,
     };
     let error = evenkeel_core::Error::client(Code::RunSteps, "Used up 8 steps.", "Raise steps_max.");
-    let ended = Outcome { state: RunState::Failed, error: Some(error), text: String::new(), diff: None };
+    let ended = Outcome {
+        state: RunState::Failed,
+        reason: None,
+        error: Some(error),
+        text: String::new(),
+        diff: None,
+    };
     let bodies = [
         (1_100, 0, EventBody::RunClaimed { epoch: 1, attempt: 1 }),
         (
