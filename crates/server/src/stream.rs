@@ -7,14 +7,17 @@
 //!
 //! A client is served by pulling: its next bytes are made when its connection can take them. A slow
 //! reader therefore costs one small buffer, however much its run does, and reads on from the log.
-//! Polling alone would be enough to see every event; announcements only make it fast.
+//! The `poll` alone would be enough to see every event, of runs that any process drives;
+//! announcements only make it faster for those that are driven here.
 //!
 //! Read in this order: `cursor` (what a client may resume after), `topic` (one thread's followers),
+//! `poll` (the look for what nobody announces),
 //! `follow` (one follower), `project` (events to server-sent events), `run_stream` and `wait` (the
 //! two bodies that clients get), `sse` (bytes).
 
 pub(crate) mod cursor;
 pub(crate) mod follow;
+mod poll;
 mod project;
 pub(crate) mod run_stream;
 pub(crate) mod sse;
@@ -26,8 +29,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::port::feed::{Feed, Provisional};
-use evenkeel_core::port::store::StoreClient;
-use tokio::sync::watch;
+use evenkeel_core::port::store::{StoreClient, ThreadRef};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use topic::{Piece, Topic};
 
@@ -36,6 +40,8 @@ pub struct Hub {
     store: StoreClient,
     topics: Mutex<BTreeMap<ThreadId, Followed>>,
     closing: watch::Sender<bool>,
+    /// Somebody follows a thread while nobody followed any.
+    followed: Notify,
 }
 
 struct Followed {
@@ -55,7 +61,45 @@ impl Hub {
     /// A hub that reads events from `store`.
     #[must_use]
     pub fn new(store: StoreClient) -> Arc<Self> {
-        Arc::new(Self { store, topics: Mutex::default(), closing: watch::Sender::new(false) })
+        Arc::new(Self {
+            store,
+            topics: Mutex::default(),
+            closing: watch::Sender::new(false),
+            followed: Notify::new(),
+        })
+    }
+
+    /// Looks for what is committed elsewhere, for as long as it is awaited.
+    pub(crate) async fn poll(self: Arc<Self>) {
+        poll::run(self).await;
+    }
+
+    /// Ready when some thread is followed.
+    async fn wait_for_followers(&self) {
+        while self.lock().is_empty() {
+            self.followed.notified().await;
+        }
+    }
+
+    /// Threads that should be looked at now; they are not due again at once.
+    fn take_due(&self, now: Instant) -> Vec<ThreadRef> {
+        let topics = self.lock();
+        let due = topics.values().filter(|followed| {
+            let mut look = followed.topic.look();
+            let is_due = look.is_due(now);
+            if is_due {
+                look.asked(now);
+            }
+            is_due
+        });
+        due.map(|followed| followed.topic.thread()).collect()
+    }
+
+    /// The store holds events of this thread up to `seq`.
+    fn found(&self, thread: ThreadId, seq: u64) {
+        if let Some(topic) = self.topic(thread) {
+            topic.found(seq);
+        }
     }
 
     /// Streams that are open now.
@@ -84,6 +128,7 @@ impl Hub {
             n_followers: 0,
         });
         followed.n_followers += 1;
+        self.followed.notify_one();
         Subscription { hub: self.clone(), thread, topic: followed.topic.clone() }
     }
 

@@ -19,6 +19,7 @@ pub struct Running {
     stopping: Stopping,
     ended: watch::Receiver<bool>,
     serving: Task,
+    polling: Task,
     keeper: Option<EngineKeeper>,
 }
 
@@ -37,7 +38,9 @@ impl Running {
                 end.send_replace(true);
             }),
         );
-        Ok(Self { shared, address, stopping, ended, serving, keeper: None })
+        let poll = shared.hub.clone().poll();
+        let polling = shared.env.spawner.spawn("look for events", Box::pin(poll));
+        Ok(Self { shared, address, stopping, ended, serving, polling, keeper: None })
     }
 
     /// The same with a watch over the store's engine.
@@ -107,6 +110,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.serving.abort();
+        self.polling.abort();
         self.stopping.abort();
     }
 }

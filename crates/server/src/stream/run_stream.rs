@@ -147,7 +147,7 @@ impl RunStream {
                 Seen::Piece(piece) => self.piece(&piece),
                 Seen::PiecesLost => self.making.holed = true,
                 Seen::Beat => self.beat().await,
-                Seen::Closed => self.done = true,
+                Seen::Closed => self.close(),
             }
         }
     }
@@ -265,6 +265,11 @@ impl RunStream {
 
     fn end(&mut self, state: RunState) {
         self.send(&Frame::control("end", json!({ "status": status(state) })));
+        self.close();
+    }
+
+    /// Ends the stream from this side: the client did not leave.
+    fn close(&mut self) {
         self.done = true;
         if let Some(leave) = &mut self.start.on_leave {
             leave.disarm();

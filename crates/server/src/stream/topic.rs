@@ -6,16 +6,17 @@
 //! is a gapless piece of the log; it is only filled while its lock is held, from its own end.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
 use evenkeel_core::Error;
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::Event;
 use evenkeel_core::port::feed::Provisional;
-use evenkeel_core::port::store::{ReadEvents, StoreClient};
+use evenkeel_core::port::store::{ReadEvents, StoreClient, ThreadRef};
 use tokio::sync::{Mutex, broadcast, watch};
 use tokio::time::Instant;
+
+use super::poll::Look;
 
 /// Events kept for the followers at the end of the log.
 const WINDOW_EVENTS: usize = 256;
@@ -23,9 +24,6 @@ const WINDOW_EVENTS: usize = 256;
 const PAGE_EVENTS: u32 = 256;
 /// Provisional pieces that a follower may be behind before it loses some.
 const PIECES: usize = 512;
-/// The first look without an announcement, and the longest time between two.
-const POLL_FIRST: Duration = Duration::from_millis(500);
-const POLL_MAX: Duration = Duration::from_secs(4);
 
 /// A provisional piece with its place.
 #[derive(Clone, Debug)]
@@ -48,6 +46,7 @@ pub(crate) struct Topic {
     announced: watch::Sender<Announced>,
     pieces: broadcast::Sender<Arc<Piece>>,
     window: Mutex<Window>,
+    look: Lock<Look>,
 }
 
 /// What was announced: the newest known sequence number, and how often anything was.
@@ -64,7 +63,6 @@ struct Window {
     end: u64,
     /// The announcement that the last read had seen.
     seen: Option<Announced>,
-    read_at: Option<Instant>,
 }
 
 impl Topic {
@@ -76,11 +74,35 @@ impl Topic {
             announced: watch::Sender::default(),
             pieces: broadcast::Sender::new(PIECES),
             window: Mutex::default(),
+            look: Lock::new(Look::beginning(Instant::now())),
         })
     }
 
-    /// The log has grown to `seq`, or something else happened (0).
+    /// Whose thread it is.
+    pub(super) fn thread(&self) -> ThreadRef {
+        ThreadRef { tenant: self.tenant.clone(), thread: self.thread }
+    }
+
+    /// When it is looked at next.
+    pub(super) fn look(&self) -> MutexGuard<'_, Look> {
+        self.look.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This process has committed up to `seq`, or something else happened here (0).
     pub(super) fn announce(&self, seq: u64) {
+        self.look().sign(Instant::now());
+        self.tell(seq);
+    }
+
+    /// The store was found to hold events up to `seq`.
+    pub(super) fn found(&self, seq: u64) {
+        let is_news = self.look().found(seq, Instant::now());
+        if is_news {
+            self.tell(seq);
+        }
+    }
+
+    fn tell(&self, seq: u64) {
         self.announced.send_modify(|now| {
             now.seq = now.seq.max(seq);
             now.times += 1;
@@ -89,6 +111,7 @@ impl Topic {
 
     /// Passes a piece to all followers; nobody waits.
     pub(super) fn pass_on(&self, piece: Piece) {
+        self.look().sign(Instant::now());
         // Without a follower there is nobody to tell.
         let _ = self.pieces.send(Arc::new(piece));
     }
@@ -101,39 +124,17 @@ impl Topic {
     /// Waits for events behind `after` and gives the next of them.
     pub(crate) async fn events_after(&self, after: u64) -> Result<Vec<Arc<Event>>, Error> {
         let mut announced = self.announced.subscribe();
-        let mut poll = POLL_FIRST;
-        let mut older_than = None;
         loop {
             let now = *announced.borrow_and_update();
-            let events = self.read(after, now, older_than).await?;
-            if !events.is_empty() {
+            let events = self.read(after, now).await?;
+            if !events.is_empty() || announced.changed().await.is_err() {
                 return Ok(events);
-            }
-            tokio::select! {
-                biased;
-                changed = announced.changed() => {
-                    if changed.is_err() {
-                        return Ok(Vec::new());
-                    }
-                    poll = POLL_FIRST;
-                    older_than = None;
-                }
-                () = tokio::time::sleep(poll) => {
-                    older_than = Some(poll / 2);
-                    poll = (poll * 2).min(POLL_MAX);
-                }
             }
         }
     }
 
-    /// The next events behind `after`; from the store only if there may be any. `older_than` asks
-    /// for a fresh look unless somebody looked since.
-    async fn read(
-        &self,
-        after: u64,
-        announced: Announced,
-        older_than: Option<Duration>,
-    ) -> Result<Vec<Arc<Event>>, Error> {
+    /// The next events behind `after`; from the store only if there may be any.
+    async fn read(&self, after: u64, announced: Announced) -> Result<Vec<Arc<Event>>, Error> {
         let mut window = self.window.lock().await;
         let first = window.events.front().map_or(window.end, |event| event.seq.saturating_sub(1));
         if after < first {
@@ -149,15 +150,14 @@ impl Topic {
             window.end = after;
             window.seen = None;
         }
-        let stale = older_than.is_some_and(|age| window.read_at.is_none_or(|at| at.elapsed() >= age));
-        if window.seen == Some(announced) && !stale {
+        if window.seen == Some(announced) {
             return Ok(Vec::new());
         }
         let events = self.page(after).await?;
         // A full page may have more behind it, which nobody will announce.
         window.seen = (events.len() < PAGE_EVENTS as usize).then_some(announced);
-        window.read_at = Some(Instant::now());
         window.end = events.last().map_or(after, |event| event.seq);
+        self.look().read_to(window.end);
         window.events.extend(events.iter().cloned());
         let surplus = window.events.len().saturating_sub(WINDOW_EVENTS);
         window.events.drain(..surplus);

@@ -85,7 +85,7 @@ impl Waiter {
                 Seen::Event(_) | Seen::Piece(_) | Seen::PiecesLost => {}
                 Seen::Beat => self.out.push_back(Bytes::from_static(b"\n")),
                 Seen::Closed => {
-                    self.done = true;
+                    self.close();
                     return Some(Err(io::Error::other("the server is stopping")));
                 }
             }
@@ -95,15 +95,20 @@ impl Waiter {
     /// The answer. A body that is cut short makes clients come back, which is right when the store
     /// cannot be read or the server stops.
     async fn end(&mut self, outcome: &Outcome, seq: u64) -> io::Result<Bytes> {
-        self.done = true;
+        self.close();
         let answer = match self.start.ending {
             Ending::Nothing => Ok(json!({})),
             Ending::Values => self.values(outcome, seq).await,
         };
+        answer.map(|value| Bytes::from(value.to_string())).map_err(io::Error::other)
+    }
+
+    /// Ends the body from this side: the client did not leave.
+    fn close(&mut self) {
+        self.done = true;
         if let Some(leave) = &mut self.start.on_leave {
             leave.disarm();
         }
-        answer.map(|value| Bytes::from(value.to_string())).map_err(io::Error::other)
     }
 
     async fn values(&mut self, outcome: &Outcome, seq: u64) -> Result<Value, Error> {

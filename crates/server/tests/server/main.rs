@@ -10,6 +10,7 @@ mod end_to_end;
 mod fake;
 mod keys;
 mod replay;
+mod replicas;
 mod sdk;
 mod streams;
 mod traces;
