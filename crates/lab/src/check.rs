@@ -11,6 +11,8 @@ mod property;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod thread;
+mod turn;
 mod wire;
 
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! history and the stored data alone that nothing was lost, doubled or computed on a wrong state.
 //!
 //! Read in this order: [`scenario`] (what is promised), [`task`] (what is run), [`provider`] (what
-//! breaks), `live` (how it is run), [`check`] (what must hold), [`report`] (what is shown), [`run`]
+//! breaks), [`link`] (what breaks between them), `live` (how it is run), [`check`] (what must hold), [`report`] (what is shown), [`run`]
 //! and [`mod@demo`] (from a command to its report).
 //!
 //! Invariants: the product is only reached through its own doors; the checker knows nothing of the
@@ -13,6 +13,7 @@
 
 pub mod check;
 pub mod demo;
+pub mod link;
 mod live;
 pub mod provider;
 pub mod report;

@@ -6,12 +6,15 @@
 //! contain), the end of the product. Everything that happens goes into one history, which the
 //! checker then judges without help from here.
 
+mod chat;
 mod client;
 mod config;
+mod database;
 mod fault;
+mod fleet;
 mod harvest;
 mod load;
-mod product;
+mod process;
 mod sample;
 
 use std::collections::BTreeMap;
@@ -28,15 +31,19 @@ pub(crate) use sample::Sample;
 
 use crate::check::{Entry, History, Recorder};
 use crate::provider::{self, Control, Counters, FakeConfig};
-use crate::scenario::{Protect, Scenario};
+use crate::scenario::{Protect, Scenario, StoreChoice};
 use crate::task::{Script, Solver, Verifier, available};
-use product::Product;
+use fleet::Fleet;
 
 /// What a live run needs to know.
 pub(crate) struct Plan {
     pub(crate) scenario: Scenario,
     pub(crate) seed: u64,
     pub(crate) protect: Protect,
+    /// Replicas of the product.
+    pub(crate) replicas: usize,
+    /// Their store.
+    pub(crate) store: StoreChoice,
     /// The product's executable.
     pub(crate) program: PathBuf,
     /// The folder for data, logs and repositories.
@@ -71,23 +78,15 @@ pub(crate) struct Measured {
 pub(crate) fn run(env: &Env, plan: Plan) -> BoxFuture<'static, anyhow::Result<Measured>> {
     let env = env.part("live");
     Box::pin(async move {
-        let (scripts, left_out) = scripts(&plan.scenario)?;
-        left_out.iter().for_each(|sentence| plan.progress.say(sentence));
+        fleet::check(&plan)?;
         let recorder = Recorder::new(&env);
-        let launcher =
-            Launcher::start(&env, SandboxConfig::default()).context("start sandboxes for the examination")?;
-        let verifier = Verifier::new(&env, launcher, plan.root.clone());
-        let mut repositories = BTreeMap::new();
-        for script in &scripts {
-            repositories.insert(script.name, verifier.repository(script).await?);
-        }
+        let tasks = if plan.scenario.is_chat() { None } else { Some(Tasks::prepare(&env, &plan).await?) };
         let providers = start_providers(&env, &plan.scenario).await?;
-        let config = config::text(&plan, &providers).context("write the product's configuration")?;
         plan.progress.say("Starting the product and its fake providers.");
-        let product = Product::start(&env, &plan, config, &recorder).await?;
-        let run = Run { env, plan, recorder, verifier, scripts, repositories, providers, product };
-        let measured = run.all(left_out).await;
-        run.product.end().await;
+        let fleet = Arc::new(Fleet::start(&env, &plan, &providers, &recorder).await?);
+        let run = Run { env, plan, recorder, tasks, providers, fleet };
+        let measured = run.all().await;
+        run.fleet.end().await;
         run.providers.values().for_each(Control::stop);
         measured
     })
@@ -97,15 +96,45 @@ struct Run {
     env: Env,
     plan: Plan,
     recorder: Recorder,
+    /// What is needed for coding tasks; none for a chat.
+    tasks: Option<Tasks>,
+    providers: BTreeMap<String, Control>,
+    fleet: Arc<Fleet>,
+}
+
+/// The coding tasks of a load, with their repositories and what examines their results.
+struct Tasks {
     verifier: Verifier,
     scripts: Vec<&'static Script>,
     repositories: BTreeMap<&'static str, PathBuf>,
-    providers: BTreeMap<String, Control>,
-    product: Arc<Product>,
+    left_out: Vec<String>,
+    /// Which script the first task plays.
+    first: usize,
+}
+
+impl Tasks {
+    async fn prepare(env: &Env, plan: &Plan) -> anyhow::Result<Self> {
+        let (scripts, left_out) = scripts(&plan.scenario)?;
+        left_out.iter().for_each(|sentence| plan.progress.say(sentence));
+        let launcher =
+            Launcher::start(env, SandboxConfig::default()).context("start sandboxes for the examination")?;
+        let verifier = Verifier::new(env, launcher, plan.root.clone());
+        let mut repositories = BTreeMap::new();
+        for script in &scripts {
+            repositories.insert(script.name, verifier.repository(script).await?);
+        }
+        let first = usize::try_from(plan.seed).unwrap_or_default();
+        Ok(Self { verifier, scripts, repositories, left_out, first })
+    }
+
+    /// The script of a task of the load: all of them in turn, beginning where the seed says.
+    fn script(&self, task: usize) -> &'static Script {
+        self.scripts[(self.first + task) % self.scripts.len()]
+    }
 }
 
 impl Run {
-    async fn all(&self, left_out: Vec<String>) -> anyhow::Result<Measured> {
+    async fn all(&self) -> anyhow::Result<Measured> {
         self.recorder.restart();
         let began_wall_ms = self.env.wall().ms();
         let offset = |(name, control): (&String, &Control)| (name.clone(), control.now_ms());
@@ -114,15 +143,24 @@ impl Run {
             scenario: self.plan.scenario.name.clone(),
             seed: self.plan.seed,
             protect: self.plan.protect.as_str().to_owned(),
+            answer_within_s: self.plan.scenario.answer_within_s(),
         });
         let faults = fault::start(self);
         let sampler = sample::start(self);
-        load::run(self).await;
-        faults.settle(&self.product).await;
+        match &self.tasks {
+            Some(tasks) => load::run(self, tasks).await,
+            None => chat::run(self).await,
+        }
+        faults.settle(&self.fleet).await;
         self.providers.values().for_each(Control::heal_all);
         let samples = sampler.finish();
-        let router = self.product.client().get("/v1/router").await.unwrap_or_default();
-        harvest::all(self).await.context("read what the store holds")?;
+        let router = self.fleet.door().get("/v1/router").await.unwrap_or_default();
+        match &self.tasks {
+            Some(tasks) => harvest::tasks(self, tasks).await,
+            None => chat::harvest(self).await,
+        }
+        .context("read what the store holds")?;
+        harvest::rest(self).await;
         let counters = self.providers.iter().map(|(name, control)| (name.clone(), control.counters()));
         Ok(Measured {
             history: self.recorder.history(),
@@ -131,14 +169,8 @@ impl Run {
             provider_offsets,
             began_wall_ms,
             router,
-            left_out,
+            left_out: self.tasks.as_ref().map(|tasks| tasks.left_out.clone()).unwrap_or_default(),
         })
-    }
-
-    /// The script of a task of the load: all of them in turn, beginning where the seed says.
-    fn script(&self, task: usize) -> &'static Script {
-        let first = usize::try_from(self.plan.seed).unwrap_or_default();
-        self.scripts[(first + task) % self.scripts.len()]
     }
 
     /// How long after the beginning everything must have ended.

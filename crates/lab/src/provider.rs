@@ -142,6 +142,14 @@ pub fn start(env: &Env, config: FakeConfig) -> BoxFuture<'static, anyhow::Result
     })
 }
 
+/// The base URL to configure for a provider of this wire that listens on `port` of the loopback.
+pub(crate) fn base_url(port: u16, wire: WireKind) -> String {
+    match wire {
+        WireKind::Openai => format!("http://127.0.0.1:{port}/v1"),
+        WireKind::Anthropic => format!("http://127.0.0.1:{port}"),
+    }
+}
+
 /// What the strict validator of a wire says against a request; empty if nothing.
 fn strict_rules(wire: WireKind, request: &serde_json::Value) -> Vec<String> {
     let judged = match wire {
@@ -266,10 +274,7 @@ impl Control {
     /// The base URL to configure for a provider of this wire.
     #[must_use]
     pub fn base_url(&self, wire: WireKind) -> String {
-        match wire {
-            WireKind::Openai => format!("http://{}/v1", self.shared.address),
-            WireKind::Anthropic => format!("http://{}", self.shared.address),
-        }
+        base_url(self.shared.address.port(), wire)
     }
 
     /// Breaks something, until it is healed.

@@ -67,6 +67,8 @@ pub struct Report {
 pub(crate) struct How {
     pub(crate) seed: u64,
     pub(crate) protect: Protect,
+    pub(crate) store: &'static str,
+    pub(crate) replicas: usize,
     pub(crate) wall_s: f64,
     /// The 99th percentile of a run without faults, if there was one.
     pub(crate) base_s: Option<f64>,
@@ -118,7 +120,7 @@ const N_BASE_MIN: usize = 10;
 impl Report {
     /// Judges what was measured.
     pub(crate) fn new(scenario: &Scenario, how: &How, measured: Measured) -> Self {
-        let How { seed, protect, wall_s, base_s } = *how;
+        let How { seed, protect, store, replicas, wall_s, base_s } = *how;
         let checked = check::history(&measured.history);
         let tally = Tally::of(&measured.history, &checked.violations);
         let latency_s = Latency::of(seconds(&tally.ends, None));
@@ -132,8 +134,8 @@ impl Report {
             mode: "live",
             depth: None,
             seed,
-            store: "sqlite",
-            replicas: 1,
+            store,
+            replicas,
             protect,
             wall_s,
             virtual_s: None,
@@ -207,6 +209,7 @@ fn goals(
     );
     goals
         .extend(wanted.resumed_min.map(|limit| at_least("resumed_min", limit as f64, counts.resumed as f64)));
+    goals.extend(wanted.fenced_min.map(|limit| at_least("fenced_min", limit as f64, counts.fenced as f64)));
     goals.extend(wanted.parked_min.map(|limit| at_least("parked_min", limit as f64, counts.parked as f64)));
     goals
 }

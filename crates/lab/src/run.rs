@@ -4,13 +4,13 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use evenkeel_env::Env;
 use futures_util::future::BoxFuture;
 
 use crate::live::{self, Plan};
 use crate::report::{self, How, Report, html, terminal};
-use crate::scenario::{self, Base, Protect, Scenario};
+use crate::scenario::{self, Base, Protect, Scenario, StoreChoice};
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct RunOptions {
     pub mode: Mode,
     /// Another seed than the file's.
     pub seed: Option<u64>,
-    /// Another store than SQLite.
+    /// Another store than the file's: `sqlite`, `postgres` or a URL.
     pub store: Option<String>,
-    /// Replicas; one unless said.
+    /// Another number of replicas than the file's.
     pub replicas: Option<usize>,
     /// With or without protection, whatever the file says.
     pub protect: Option<Protect>,
@@ -86,13 +86,23 @@ fn refuse_what_is_not_offered(options: &RunOptions) -> anyhow::Result<()> {
     if options.mode == Mode::Virtual {
         bail!("Virtual runs are not offered yet. Run the scenario live: leave --virtual out.");
     }
-    if let Some(store) = options.store.as_deref().filter(|store| *store != "sqlite") {
-        bail!("The store {store} is not offered yet. Leave --store out, or give sqlite.");
-    }
-    if options.replicas.is_some_and(|n| n != 1) {
-        bail!("More than one replica is not offered yet. Leave --replicas out.");
+    if options.replicas == Some(0) {
+        bail!("With no replica nothing runs. Give --replicas 1 or more.");
     }
     Ok(())
+}
+
+/// The store and the number of replicas: the command line's, else the file's. SQLite that was asked
+/// for without a number of replicas has one.
+fn topology(options: &RunOptions, scenario: &Scenario) -> anyhow::Result<(StoreChoice, usize)> {
+    let own = &scenario.topology;
+    let store = match &options.store {
+        None => StoreChoice::Own(own.store),
+        Some(text) => StoreChoice::parse(text).map_err(|words| anyhow!(words))?,
+    };
+    let one = options.store.is_some() && store.engine() == "sqlite";
+    let replicas = options.replicas.unwrap_or(if one { 1 } else { own.replicas });
+    Ok((store, replicas))
 }
 
 async fn once(
@@ -102,6 +112,7 @@ async fn once(
     protect: Protect,
     base_s: Option<f64>,
 ) -> anyhow::Result<Report> {
+    let (store, replicas) = topology(options, scenario)?;
     let folder = Folder::make(options, scenario, protect)?;
     let seed = options.seed.unwrap_or(scenario.seed);
     let program = match &options.program {
@@ -114,6 +125,8 @@ async fn once(
         scenario: scenario.clone(),
         seed,
         protect,
+        replicas,
+        store: store.clone(),
         program,
         root: folder.path(),
         progress: progress.clone(),
@@ -123,7 +136,11 @@ async fn once(
         live::run(&Env { generator: evenkeel_core::Generator::from_seed(seed), ..env.clone() }, plan).await;
     progress.finish();
     let wall_s = env.mono().since(began).as_secs_f64();
-    Ok(Report::new(scenario, &How { seed, protect, wall_s, base_s }, measured?))
+    Ok(Report::new(
+        scenario,
+        &How { seed, protect, store: store.engine(), replicas, wall_s, base_s },
+        measured?,
+    ))
 }
 
 async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -> anyhow::Result<()> {

@@ -4,19 +4,23 @@
 //! what breaks when, and which goals must hold. Unknown keys and impossible values are refused with
 //! file and line, because a scenario that does not say what its author meant proves nothing.
 
+mod chat;
 mod embedded;
 mod fault;
 mod read;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use evenkeel_model::config::DeploymentLimits;
 use evenkeel_server::config::Limits;
 use serde::{Deserialize, Serialize};
 
+pub use chat::{Chat, Door};
 pub use embedded::{Listed, list};
-pub use fault::{Action, PlannedFault, Target};
+pub use fault::{Action, Link, PlannedFault, Target};
 pub use read::{find, parse};
+pub use topology::{StoreChoice, StoreKind, Topology};
 
 use crate::provider::{Timing, WireKind};
 use crate::task::Shape;
@@ -32,8 +36,12 @@ pub struct Scenario {
     pub seed: u64,
     /// Whether the product protects what runs.
     pub protect: Protect,
+    /// What runs.
+    pub topology: Topology,
     /// The load.
     pub traffic: Traffic,
+    /// How turns fall on threads, if the load is a chat.
+    pub chat: Chat,
     /// How fast the model is.
     pub model: Timing,
     /// The providers, first tier first.
@@ -138,6 +146,9 @@ pub struct Goals {
     /// Times that runs were parked at least.
     #[serde(default)]
     pub parked_min: Option<u64>,
+    /// Writes refused by fencing at least.
+    #[serde(default)]
+    pub fenced_min: Option<u64>,
 }
 
 /// Where the figures without any fault come from.
@@ -186,6 +197,18 @@ impl Scenario {
         }
     }
 
+    /// Whether the load is turns of a chat.
+    #[must_use]
+    pub fn is_chat(&self) -> bool {
+        self.traffic.shape == Shape::Chat
+    }
+
+    /// Seconds within which a turn must be answered to count as a success.
+    #[must_use]
+    pub fn answer_within_s(&self) -> Option<f64> {
+        self.is_chat().then_some(self.chat.answer_within_s)
+    }
+
     /// When the first fault begins, in seconds after the load began.
     #[must_use]
     pub fn first_fault_s(&self) -> Option<f64> {
@@ -224,6 +247,12 @@ impl Scenario {
         }
         if self.provider.is_empty() {
             return Some("provider: at least one [[provider]] is needed.".to_owned());
+        }
+        if self.topology.replicas == 0 {
+            return Some("topology.replicas is 0: nothing would run.".to_owned());
+        }
+        if let Some(problem) = self.chat.problem() {
+            return Some(problem);
         }
         let names: Vec<&str> = self.provider.iter().map(|provider| provider.name.as_str()).collect();
         if let Some(name) = names.iter().find(|name| names.iter().filter(|other| other == name).count() > 1) {

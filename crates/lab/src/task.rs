@@ -5,6 +5,7 @@
 //! failure, fix, commit) are real tool calls. The solver reacts to what the tools return, so a lost
 //! or doubled effect gives another conversation and shows.
 
+pub(crate) mod chat;
 mod conversation;
 mod script;
 mod solver;

@@ -11,6 +11,7 @@ mod lab;
 mod operator;
 mod refuse;
 mod runs;
+mod thread_log;
 mod threads;
 
 use std::sync::Arc;

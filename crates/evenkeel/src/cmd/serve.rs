@@ -7,6 +7,7 @@ use evenkeel_core::{Code, Error, Origin};
 use evenkeel_env::Env;
 use evenkeel_server::config::AuthMode;
 use evenkeel_server::{Config, Running};
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,6 +35,9 @@ pub(crate) struct Args {
     /// Print {"listening":"http://..."} on stdout when ready, for scripts
     #[arg(long)]
     ready_json: bool,
+    /// End when the process that started this one ends, however it ends
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
 }
 
 impl Args {
@@ -53,6 +57,9 @@ impl Args {
 pub(crate) async fn run(env: Env, args: Args) -> Done {
     let config = args.load()?;
     output::log(&config.telemetry.log)?;
+    if args.end_with_parent {
+        end_with_parent()?;
+    }
     // Installed before anything runs, so that a signal during the start is not missed.
     let mut stop = Stop::listen()?;
     let greeting = greeting(&config);
@@ -69,6 +76,18 @@ pub(crate) async fn run(env: Env, args: Args) -> Done {
     }
     eprintln!("draining; a second signal ends it at once");
     end(running, &mut stop).await
+}
+
+/// From now on the end of the parent, also by SIGKILL, ends this process: a lab leaves nothing behind.
+fn end_with_parent() -> Result<(), Error> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
+        Error::new(
+            Code::Internal,
+            Origin::Ours,
+            format!("Cannot ask to end with the parent: {error}."),
+            "Report it.",
+        )
+    })
 }
 
 /// Why it can no longer serve. Runs that were at work go on after the next start.

@@ -1,7 +1,8 @@
 //! The history: one JSON line for each thing that a client did or was told, and at the end what
 //! the store holds.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
 use evenkeel_core::Mono;
@@ -11,8 +12,10 @@ use evenkeel_env::Env;
 use serde::{Deserialize, Serialize};
 
 use crate::task::Facts;
+use crate::task::chat::CHAT;
 
-/// One line. `t` is in milliseconds since the load began; `task` numbers the tasks from 0.
+/// One line. `t` is in milliseconds since the load began; `task` numbers the tasks of the load, or the
+/// turns of a chat, from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "e", rename_all = "snake_case")]
 pub enum Entry {
@@ -24,6 +27,9 @@ pub enum Entry {
         seed: u64,
         /// `full` or `none`.
         protect: String,
+        /// Seconds within which a turn must be answered to count as a success; none for tasks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer_within_s: Option<f64>,
     },
     /// A client asks for a task (again, if `attempt` is more than 1).
     Invoke {
@@ -57,8 +63,18 @@ pub enum Entry {
         run: String,
         /// The word that it used: `success`, `error`, ...
         status: String,
+        /// The reply to a chat turn as the client got it; none if the answer had none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reply: Option<String>,
         /// When.
         t: u64,
+    },
+    /// The reply to a chat turn as it came in pieces, over as many connections as it took.
+    Streamed {
+        /// Which turn of the load.
+        task: usize,
+        /// The pieces, joined.
+        text: String,
     },
     /// The server refused the task for good.
     Fail {
@@ -107,6 +123,24 @@ pub enum Entry {
         /// The runs.
         runs: Vec<String>,
     },
+    /// A whole thread of a chat as the store holds it at the end.
+    Log {
+        /// The thread.
+        thread: String,
+        /// Its version.
+        version: u64,
+        /// Its runs.
+        runs: Vec<Run>,
+        /// Its events.
+        events: Vec<Event>,
+    },
+    /// After everything had healed, a replica was asked for one more turn.
+    Tail {
+        /// The replica.
+        replica: String,
+        /// What went wrong, if it did.
+        trouble: Option<String>,
+    },
     /// What was found in the workspace at the end.
     Examined {
         /// Which task of the load.
@@ -148,6 +182,32 @@ pub enum Entry {
     },
 }
 
+impl Entry {
+    /// The task of the load, or the turn of the chat, that it speaks of.
+    pub(super) fn task(&self) -> Option<usize> {
+        match self {
+            Self::Invoke { task, .. }
+            | Self::Accepted { task, .. }
+            | Self::Ok { task, .. }
+            | Self::Streamed { task, .. }
+            | Self::Fail { task, .. }
+            | Self::Info { task, .. }
+            | Self::Stored { task, .. }
+            | Self::Thread { task, .. }
+            | Self::Examined { task, .. } => Some(*task),
+            _ => None,
+        }
+    }
+
+    /// Whether it speaks of a chat, given the turns of it.
+    pub(super) fn is_of_chat(&self, turns: &BTreeSet<usize>) -> bool {
+        match self {
+            Self::Log { .. } => true,
+            entry => entry.task().is_some_and(|task| turns.contains(&task)),
+        }
+    }
+}
+
 /// A whole history.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
@@ -168,6 +228,23 @@ impl History {
         Ok(Self { entries: lines.map(entry).collect::<anyhow::Result<_>>()? })
     }
 
+    /// The turns that clients of a chat asked for.
+    pub(super) fn turns(&self) -> BTreeSet<usize> {
+        let asked = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Invoke { task, script, .. } if script == CHAT => Some(*task),
+            _ => None,
+        });
+        asked.collect()
+    }
+
+    /// Seconds within which a turn must be answered to count as a success.
+    pub(super) fn answer_within_s(&self) -> Option<f64> {
+        self.entries.iter().find_map(|entry| match entry {
+            Entry::Begin { answer_within_s, .. } => *answer_within_s,
+            _ => None,
+        })
+    }
+
     /// The history as JSON lines.
     ///
     /// # Errors
@@ -186,37 +263,86 @@ impl History {
 #[derive(Clone)]
 pub struct Recorder {
     env: Env,
-    state: Arc<Mutex<(Mono, Vec<Entry>)>>,
+    state: Arc<Mutex<Recorded>>,
+}
+
+struct Recorded {
+    begun: Mono,
+    entries: Vec<Entry>,
+    so_far: SoFar,
+    ended: BTreeSet<usize>,
+}
+
+/// What clients know so far, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SoFar {
+    /// Asked for.
+    pub(crate) submitted: usize,
+    /// Ended well.
+    pub(crate) succeeded: usize,
+    /// Ended otherwise.
+    pub(crate) failed: usize,
+}
+
+impl SoFar {
+    /// A client that sent its request twice is told twice; it ends once.
+    fn count(&mut self, entry: &Entry, ended: &mut BTreeSet<usize>) {
+        match entry {
+            Entry::Invoke { attempt: 1, .. } => self.submitted += 1,
+            Entry::Ok { task, status, .. } if ended.insert(*task) => {
+                *(if status == "success" { &mut self.succeeded } else { &mut self.failed }) += 1;
+            }
+            Entry::Fail { task, .. } if ended.insert(*task) => self.failed += 1,
+            _ => {}
+        }
+    }
 }
 
 impl Recorder {
     /// An empty history whose time begins now.
     #[must_use]
     pub fn new(env: &Env) -> Self {
-        Self { env: env.clone(), state: Arc::new(Mutex::new((env.mono(), Vec::new()))) }
+        let recorded = Recorded {
+            begun: env.mono(),
+            entries: Vec::new(),
+            so_far: SoFar::default(),
+            ended: BTreeSet::new(),
+        };
+        Self { env: env.clone(), state: Arc::new(Mutex::new(recorded)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, Recorded> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the history's time begin now.
     pub fn restart(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).0 = self.env.mono();
+        self.state().begun = self.env.mono();
     }
 
     /// Milliseconds since the time began.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        let begun = self.state.lock().unwrap_or_else(PoisonError::into_inner).0;
+        let begun = self.state().begun;
         u64::try_from(self.env.mono().since(begun).as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Adds the entry that `make` gives for the present instant.
     pub fn add(&self, make: impl FnOnce(u64) -> Entry) {
         let entry = make(self.now_ms());
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.push(entry);
+        let Recorded { entries, so_far, ended, .. } = &mut *self.state();
+        so_far.count(&entry, ended);
+        entries.push(entry);
+    }
+
+    /// What clients know so far.
+    pub(crate) fn so_far(&self) -> SoFar {
+        self.state().so_far
     }
 
     /// What was collected so far.
     #[must_use]
     pub fn history(&self) -> History {
-        History { entries: self.state.lock().unwrap_or_else(PoisonError::into_inner).1.clone() }
+        History { entries: self.state().entries.clone() }
     }
 }

@@ -9,7 +9,7 @@ use evenkeel_core::message::{Block, Message, Role, Usage};
 use evenkeel_core::run::{Run, RunState};
 use serde::Serialize;
 
-use super::{Entry, History, wire};
+use super::{Entry, History, thread, wire};
 use crate::task::{self, Conversation, Facts, Item, SolverCall, Verdict};
 
 /// A property that does not hold at one place.
@@ -46,17 +46,9 @@ impl<'a> TaskView<'a> {
     /// All tasks of a history, in order.
     pub(super) fn all(history: &'a History) -> Vec<Self> {
         let mut tasks: BTreeMap<usize, Self> = BTreeMap::new();
-        for entry in &history.entries {
-            let idx = match entry {
-                Entry::Invoke { task, .. }
-                | Entry::Accepted { task, .. }
-                | Entry::Ok { task, .. }
-                | Entry::Fail { task, .. }
-                | Entry::Stored { task, .. }
-                | Entry::Thread { task, .. }
-                | Entry::Examined { task, .. } => *task,
-                _ => continue,
-            };
+        let of_chat = history.turns();
+        for entry in history.entries.iter().filter(|entry| !entry.is_of_chat(&of_chat)) {
+            let Some(idx) = entry.task() else { continue };
             tasks.entry(idx).or_insert_with(|| Self { idx, ..Self::default() }).take(entry);
         }
         tasks.into_values().collect()
@@ -142,6 +134,7 @@ pub(super) fn all(history: &History) -> Vec<Violation> {
     let mut violations: Vec<Violation> =
         tasks.iter().flat_map(|task| each.iter().flat_map(|check| check(task))).collect();
     violations.extend(not_lost(&tasks));
+    violations.extend(thread::all(history));
     violations.extend(wires_and_gauges(history));
     violations
 }
@@ -289,25 +282,9 @@ fn stream_is_stored(task: &TaskView<'_>) -> Vec<Violation> {
 
 /// P10: one intent and one result for each effect, no effect twice in the workspace.
 fn effects_once(task: &TaskView<'_>) -> Vec<Violation> {
-    let mut intents: BTreeMap<&EffectId, u32> = BTreeMap::new();
-    let mut results: BTreeMap<&EffectId, u32> = BTreeMap::new();
-    for event in task.events {
-        match &event.body {
-            EventBody::EffectIntended(intent) => *intents.entry(&intent.effect).or_default() += 1,
-            EventBody::EffectSettled(result) => *results.entry(&result.effect).or_default() += 1,
-            _ => {}
-        }
-    }
-    let mut violations = Vec::new();
-    for (what, counts) in [("intended", &intents), ("settled", &results)] {
-        for (effect, n) in counts.iter().filter(|(_, n)| **n > 1) {
-            violations.push(task.violation("P10", format!("Effect {effect} was {what} {n} times.")));
-        }
-    }
     let ended = task.run.is_some_and(|run| run.state == RunState::Completed);
-    for effect in intents.keys().filter(|effect| ended && !results.contains_key(*effect)) {
-        violations.push(task.violation("P10", format!("Effect {effect} was intended and never settled.")));
-    }
+    let texts = effects_wrong(task.events, ended);
+    let mut violations: Vec<Violation> = texts.into_iter().map(|text| task.violation("P10", text)).collect();
     for line in task.verdict().map(|verdict| verdict.doubled).unwrap_or_default() {
         violations.push(task.violation("P10", format!("'{line}' happened more than once in the workspace.")));
     }
@@ -316,6 +293,29 @@ fn effects_once(task: &TaskView<'_>) -> Vec<Violation> {
             .push(task.violation("P10", format!("'{line}' did not happen, although its call was answered.")));
     }
     violations
+}
+
+/// What is wrong with the intents and results in a log; `ended` if all of them must be settled.
+pub(super) fn effects_wrong(events: &[Event], ended: bool) -> Vec<String> {
+    let mut intents: BTreeMap<&EffectId, u32> = BTreeMap::new();
+    let mut results: BTreeMap<&EffectId, u32> = BTreeMap::new();
+    for event in events {
+        match &event.body {
+            EventBody::EffectIntended(intent) => *intents.entry(&intent.effect).or_default() += 1,
+            EventBody::EffectSettled(result) => *results.entry(&result.effect).or_default() += 1,
+            _ => {}
+        }
+    }
+    let mut wrong = Vec::new();
+    for (what, counts) in [("intended", &intents), ("settled", &results)] {
+        for (effect, n) in counts.iter().filter(|(_, n)| **n > 1) {
+            wrong.push(format!("Effect {effect} was {what} {n} times."));
+        }
+    }
+    for effect in intents.keys().filter(|effect| ended && !results.contains_key(*effect)) {
+        wrong.push(format!("Effect {effect} was intended and never settled."));
+    }
+    wrong
 }
 
 /// P11: checkpoints count 1, 2, 3 ..., and each step has one reply.
@@ -408,9 +408,15 @@ fn wires_accept(task: &TaskView<'_>) -> Vec<Violation> {
 
 /// P12: the run's tokens are the sum of its attempts.
 fn conserved(task: &TaskView<'_>) -> Vec<Violation> {
-    let Some(run) = task.run.filter(|run| run.state.is_terminal()) else { return Vec::new() };
+    // Summaries are calls too, and are not in the log of the thread's turns.
+    let Some(run) = task.run.filter(|_| !task.is_compacted()) else { return Vec::new() };
+    unbalanced(run, task.events.iter()).map(|text| task.violation("P12", text)).into_iter().collect()
+}
+
+/// What is wrong with the tokens of a run that has ended, given its events.
+pub(super) fn unbalanced<'a>(run: &Run, events: impl Iterator<Item = &'a Event>) -> Option<String> {
     let mut sum = Usage::default();
-    for event in task.events {
+    for event in events {
         if let EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } =
             &event.body
         {
@@ -418,15 +424,12 @@ fn conserved(task: &TaskView<'_>) -> Vec<Violation> {
         }
     }
     let differs = (sum.input_tokens, sum.output_tokens) != (run.usage.input_tokens, run.usage.output_tokens);
-    // Summaries are calls too, and are not in the log of the thread's turns.
-    if !differs || task.is_compacted() {
-        return Vec::new();
-    }
-    let text = format!(
-        "The run counts {} + {} tokens, its attempts {} + {}.",
-        run.usage.input_tokens, run.usage.output_tokens, sum.input_tokens, sum.output_tokens,
-    );
-    vec![task.violation("P12", text)]
+    (differs && run.state.is_terminal()).then(|| {
+        format!(
+            "The run counts {} + {} tokens, its attempts {} + {}.",
+            run.usage.input_tokens, run.usage.output_tokens, sum.input_tokens, sum.output_tokens,
+        )
+    })
 }
 
 /// P12 and H over the whole: slots are back at zero, no request broke the rules of its wire.
@@ -449,6 +452,9 @@ fn wires_and_gauges(history: &History) -> Vec<Violation> {
             format!("{streams} streams from {name} are still open after everything has ended."),
         )),
         Entry::Crash { text, .. } => Some(whole("P8", format!("The process ended by itself: {text}"))),
+        Entry::Tail { replica, trouble: Some(trouble) } => {
+            Some(whole("P8", format!("After everything had healed, {replica} did not serve: {trouble}")))
+        }
         _ => None,
     });
     found.collect()

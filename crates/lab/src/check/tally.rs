@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_core::journal::EventBody;
+use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::run::RunState;
 use serde::Serialize;
 
 use super::property::TaskView;
+use super::turn::{ThreadView, TurnView};
 use super::{Entry, History, Violation};
+use crate::task::chat::CHAT;
 
 /// Tasks and events, counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -77,6 +79,18 @@ impl Tally {
         for task in TaskView::all(history) {
             tally.add(&task, broken.contains(&format!("task {}", task.idx)));
         }
+        let within_ms = history.answer_within_s().map(|s| (s * 1_000.0) as u64);
+        let doubled = with(&["P2"]);
+        for thread in ThreadView::all(history) {
+            for turn in &thread.turns {
+                let name = format!("turn {}", turn.idx);
+                tally.add_turn(&thread, turn, broken.contains(&name), within_ms);
+                tally.counts.doubled += u64::from(doubled.contains(&name));
+            }
+            for run in thread.runs {
+                tally.add_events(thread.events.iter().filter(|event| event.run == run.id));
+            }
+        }
         tally.add_whole(history);
         tally
     }
@@ -105,14 +119,49 @@ impl Tally {
             ok,
             why: if ok { String::new() } else { why(task, broken) },
         });
-        self.add_events(task);
+        self.add_events(task.events.iter());
     }
 
-    fn add_events(&mut self, task: &TaskView<'_>) {
+    /// A turn succeeds if its client was told so in time. It is lost if it was acknowledged and has no
+    /// end, or an end that its thread does not show.
+    fn add_turn(
+        &mut self,
+        thread: &ThreadView<'_>,
+        turn: &TurnView<'_>,
+        broken: bool,
+        within_ms: Option<u64>,
+    ) {
+        let counts = &mut self.counts;
+        let state = thread.runs_of(turn).first().map(|run| run.state);
+        let told_ms = turn.succeeded_ms();
+        let in_time = told_ms.is_some_and(|told| {
+            within_ms.is_none_or(|within| told.saturating_sub(turn.invoked_ms) <= within)
+        });
+        let ok = in_time && state == Some(RunState::Completed) && !broken;
+        let ended = state.is_some_and(RunState::is_terminal);
+        let promised = state == Some(RunState::Completed) || told_ms.is_some();
+        let is_there = thread.messages_of(turn.idx) > 0 && !thread.replies_to(turn.idx).is_empty();
+        counts.submitted += 1;
+        counts.accepted += u64::from(turn.is_acknowledged());
+        counts.completed += u64::from(ok);
+        counts.expired += u64::from(state == Some(RunState::Expired));
+        counts.failed += u64::from(!ok && state != Some(RunState::Expired));
+        counts.lost += u64::from(turn.is_acknowledged() && (!ended || (promised && !is_there)));
+        self.ends.push(TaskEnd {
+            task: turn.idx,
+            script: CHAT.to_owned(),
+            asked_ms: turn.invoked_ms,
+            told_ms: turn.told.iter().map(|told| told.t).min(),
+            ok,
+            why: if ok { String::new() } else { why_not(thread, turn, broken) },
+        });
+    }
+
+    fn add_events<'a>(&mut self, events: impl Iterator<Item = &'a Event>) {
         let counts = &mut self.counts;
         // The first claim begins the run, and a claim after a park wakes it; any other resumes it.
         let mut at_rest = true;
-        for event in task.events {
+        for event in events {
             match &event.body {
                 EventBody::RunClaimed { .. } => {
                     counts.resumed += u64::from(!at_rest);
@@ -139,6 +188,26 @@ impl Tally {
                 _ => {}
             }
         }
+    }
+}
+
+fn why_not(thread: &ThreadView<'_>, turn: &TurnView<'_>, broken: bool) -> String {
+    if let Some(code) = turn.refused {
+        return format!("refused with {code}");
+    }
+    let Some(run) = thread.runs_of(turn).first() else {
+        return "not accepted, or not in the store".to_owned();
+    };
+    if let Some(error) = run.outcome.as_ref().and_then(|outcome| outcome.error.as_ref()) {
+        return format!("{} [{}]", error.message, error.code);
+    }
+    match turn.succeeded_ms() {
+        _ if run.state != RunState::Completed => format!("{} at the end", run.state.as_str()),
+        _ if broken => "it violates a property".to_owned(),
+        Some(told) => {
+            format!("answered after {:.1} s", told.saturating_sub(turn.invoked_ms) as f64 / 1_000.0)
+        }
+        None => "its client never got the answer".to_owned(),
     }
 }
 

@@ -140,7 +140,12 @@ impl Story {
             text: String::new(),
         };
         let entries = vec![
-            Entry::Begin { scenario: "mini".to_owned(), seed: 1, protect: "full".to_owned() },
+            Entry::Begin {
+                scenario: "mini".to_owned(),
+                seed: 1,
+                protect: "full".to_owned(),
+                answer_within_s: None,
+            },
             Entry::Invoke {
                 task: 0,
                 script: self.script.name.to_owned(),
@@ -150,7 +155,7 @@ impl Story {
                 t: 0,
             },
             Entry::Accepted { task: 0, run: run.clone(), t: 5 },
-            Entry::Ok { task: 0, run: run.clone(), status: "success".to_owned(), t: 6_000 },
+            Entry::Ok { task: 0, run: run.clone(), status: "success".to_owned(), reply: None, t: 6_000 },
             Entry::Thread { task: 0, runs: vec![run] },
             Entry::Stored { task: 0, run: Box::new(self.stored()), events: self.events.clone() },
             Entry::Examined { task: 0, facts },

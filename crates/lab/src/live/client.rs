@@ -1,11 +1,13 @@
 //! A plain client of the product's HTTP door. It repeats nothing by itself: what is repeated, and
 //! with which key, is the load's business.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_env::Env;
-use evenkeel_env::http::Client;
+use evenkeel_env::http::{Client, ClientError};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
@@ -21,16 +23,20 @@ pub(crate) enum Trouble {
     Unknown(String),
 }
 
-/// A client of one address.
+/// A client of one address, or of several that are the same to it: one that refuses connections is
+/// left for the next.
 #[derive(Clone)]
 pub(crate) struct Door {
-    base: String,
+    bases: Arc<Vec<String>>,
+    /// Which of them is asked.
+    at: Arc<AtomicUsize>,
     http: Client,
 }
 
 impl Door {
-    pub(crate) fn new(env: &Env, base: String) -> Self {
-        Self { base, http: Client::new(env, Duration::from_secs(2)) }
+    pub(crate) fn new(env: &Env, bases: Vec<String>) -> Self {
+        let http = Client::new(env, Duration::from_secs(2));
+        Self { bases: Arc::new(bases), at: Arc::default(), http }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value, Trouble> {
@@ -60,19 +66,23 @@ impl Door {
         key: Option<&str>,
         body: &Value,
     ) -> Result<String, Trouble> {
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
-        if let Some(key) = key {
-            request = request.header("idempotency-key", key);
-        }
-        let bytes = match body {
-            Value::Null => Bytes::new(),
-            body => {
-                request = request.header("content-type", "application/json");
-                Bytes::from(body.to_string())
+        let mut n_refused = 0;
+        let response = loop {
+            let at = self.at.load(Ordering::Relaxed);
+            let base = &self.bases[at % self.bases.len()];
+            match self.http.send(request(method.clone(), &format!("{base}{path}"), key, body)).await {
+                Ok(response) => break response,
+                Err(error @ ClientError::Connect { .. }) => {
+                    n_refused += 1;
+                    // Whoever comes first moves on; the others follow.
+                    let _ = self.at.compare_exchange(at, at + 1, Ordering::Relaxed, Ordering::Relaxed);
+                    if n_refused >= self.bases.len() {
+                        return Err(Trouble::Unknown(error.to_string()));
+                    }
+                }
+                Err(error) => return Err(Trouble::Unknown(error.to_string())),
             }
         };
-        let request = request.body(bytes).expect("paths and keys of the lab are valid");
-        let response = self.http.send(request).await.map_err(|error| Trouble::Unknown(error.to_string()))?;
         let status = response.status();
         let body = response.into_body().collect().await;
         let body =
@@ -80,4 +90,19 @@ impl Door {
         let text = String::from_utf8_lossy(&body).into_owned();
         if status.is_success() { Ok(text) } else { Err(Trouble::Refused(status.as_u16(), text)) }
     }
+}
+
+fn request(method: Method, uri: &str, key: Option<&str>, body: &Value) -> Request<Bytes> {
+    let mut request = Request::builder().method(method).uri(uri);
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    let bytes = match body {
+        Value::Null => Bytes::new(),
+        body => {
+            request = request.header("content-type", "application/json");
+            Bytes::from(body.to_string())
+        }
+    };
+    request.body(bytes).expect("paths and keys of the lab are valid")
 }

@@ -5,38 +5,78 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use toml::{Table, Value, toml};
 
-use super::Plan;
-use crate::provider::{Control, WireKind};
+use super::process::ANY_PORT;
+use super::{Plan, fleet};
+use crate::provider::{WireKind, base_url};
 use crate::scenario::Provider;
 
 /// The key that the fake providers accept.
 pub(super) const KEY: &str = "test:lab";
 
-/// The configuration file, listening on a free port.
-pub(super) fn text(plan: &Plan, providers: &BTreeMap<String, Control>) -> anyhow::Result<String> {
+/// Whether the product has a gateway of its own in front of several replicas.
+pub(super) const HAS_GATEWAY: bool = false;
+
+/// Where a replica finds what it needs.
+pub(super) struct Place {
+    /// The URL of the store; none for SQLite.
+    pub(super) store_url: Option<String>,
+    /// The port of each provider.
+    pub(super) provider_ports: BTreeMap<String, u16>,
+}
+
+/// Arguments of a replica.
+pub(super) fn replica_arguments(_plan: &Plan) -> Vec<String> {
+    Vec::new()
+}
+
+/// Arguments of the gateway in front of the replicas that listen on these ports.
+pub(super) fn gateway_arguments(_ports: &[u16]) -> Vec<String> {
+    Vec::new()
+}
+
+/// The gateway's configuration.
+pub(super) fn gateway(plan: &Plan) -> anyhow::Result<String> {
+    toml::to_string_pretty(&common(plan)?).context("write the configuration")
+}
+
+/// What every process of the product is told, listening on a free port.
+fn common(plan: &Plan) -> anyhow::Result<Table> {
     let protect = plan.protect.as_str();
-    let data_dir = plan.root.join("data").display().to_string();
-    let sources = plan.root.join("repositories").display().to_string();
+    let data_dir = fleet::data_dir(plan).display().to_string();
+    let listen = ANY_PORT;
     let mut config = toml! {
         protect = protect
         [server]
-        listen = "127.0.0.1:0"
+        listen = listen
         data_dir = data_dir
         lab = true
         [auth]
         mode = "open"
-        [workspaces]
-        sources = [sources]
         [telemetry]
         log = "info"
-        [router]
-        protect = protect
     };
     config.insert("limits".to_owned(), Value::try_from(&plan.scenario.limits).context("write the limits")?);
+    Ok(config)
+}
+
+/// A replica's configuration.
+pub(super) fn replica(plan: &Plan, place: &Place) -> anyhow::Result<String> {
+    let protect = plan.protect.as_str();
+    let sources = plan.root.join("repositories").display().to_string();
+    let mut config = common(plan)?;
+    config.extend(toml! {
+        [workspaces]
+        sources = [sources]
+        [router]
+        protect = protect
+    });
+    if let (Some(url), Some(Value::Table(server))) = (&place.store_url, config.get_mut("server")) {
+        server.insert("store".to_owned(), url.clone().into());
+    }
     let mut tables = [Table::new(), Table::new()];
     for provider in &plan.scenario.provider {
-        let Some(control) = providers.get(&provider.name) else { continue };
-        tables[0].insert(provider.name.clone(), Value::Table(provider_table(provider, control)));
+        let Some(port) = place.provider_ports.get(&provider.name) else { continue };
+        tables[0].insert(provider.name.clone(), Value::Table(provider_table(provider, *port)));
         tables[1].insert(provider.name.clone(), deployment(provider)?);
     }
     let [provider_tables, deployments] = tables;
@@ -56,12 +96,12 @@ pub(super) fn text(plan: &Plan, providers: &BTreeMap<String, Control>) -> anyhow
     toml::to_string_pretty(&config).context("write the configuration")
 }
 
-fn provider_table(provider: &Provider, control: &Control) -> Table {
+fn provider_table(provider: &Provider, port: u16) -> Table {
     let kind = match provider.wire {
         WireKind::Openai => "openai",
         WireKind::Anthropic => "anthropic",
     };
-    let base_url = control.base_url(provider.wire);
+    let base_url = base_url(port, provider.wire);
     let key = KEY;
     toml! {
         kind = kind

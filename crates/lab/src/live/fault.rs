@@ -1,5 +1,6 @@
 //! The time line: every fault of the scenario begins and ends at its time.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,12 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::Run;
-use super::product::Product;
+use super::fleet::Fleet;
+use super::process::Process;
 use crate::check::{Entry, Recorder};
+use crate::link;
 use crate::provider::Control;
-use crate::scenario::{Action, PlannedFault};
+use crate::scenario::{Action, PlannedFault, Target};
 
 /// The faults that were started.
 pub(super) struct Line {
@@ -21,8 +24,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Ends what has not begun, and waits for the product to be up if a kill had just hit it.
-    pub(super) async fn settle(self, product: &Arc<Product>) {
+    /// Ends what has not begun, and waits until everything is up that a fault had left down.
+    pub(super) async fn settle(self, fleet: &Fleet) {
         for task in &self.tasks {
             task.abort();
         }
@@ -30,8 +33,7 @@ impl Line {
             // It was stopped on purpose.
             drop(task.join().await);
         }
-        product.signal(Signal::CONT);
-        product.clone().start_again().await;
+        fleet.settle().await;
     }
 }
 
@@ -45,7 +47,7 @@ pub(super) fn start(run: &Run) -> Line {
                 planned: planned.clone(),
                 begins: Instant::now() + Duration::from_secs_f64(begins_s),
                 ends: Instant::now() + Duration::from_secs_f64(ends_s),
-                product: run.product.clone(),
+                fleet: run.fleet.clone(),
                 provider: run.providers.get(planned.target_name().trim_start_matches("provider:")).cloned(),
                 recorder: run.recorder.clone(),
                 generator: generator.part(&idx.to_string()),
@@ -60,7 +62,7 @@ struct One {
     planned: PlannedFault,
     begins: Instant,
     ends: Instant,
-    product: Arc<Product>,
+    fleet: Arc<Fleet>,
     provider: Option<Control>,
     recorder: Recorder,
     generator: Generator,
@@ -74,28 +76,52 @@ impl One {
                 Action::Provider(fault) => {
                     let Some(provider) = &self.provider else { return };
                     let id = provider.set(fault.clone());
-                    self.note(true);
-                    tokio::time::sleep_until(self.ends).await;
-                    provider.heal(id);
-                    self.note(false);
+                    self.until_end(async || provider.heal(id)).await;
                 }
                 Action::Kill { times, down_s } => self.kills(*times, Duration::from_secs_f64(*down_s)).await,
                 Action::Stop => {
-                    self.product.signal(Signal::STOP);
-                    self.note(true);
-                    tokio::time::sleep_until(self.ends).await;
-                    self.product.signal(Signal::CONT);
-                    self.note(false);
+                    let Some(replica) = self.replica() else { return };
+                    replica.signal(Signal::STOP);
+                    let go_on = async || {
+                        replica.signal(Signal::CONT);
+                    };
+                    self.until_end(go_on).await;
                 }
                 Action::SlowStore { factor, base_ms } => {
-                    self.product.slow_store(Some((*factor, *base_ms))).await;
-                    self.note(true);
-                    tokio::time::sleep_until(self.ends).await;
-                    self.product.slow_store(None).await;
-                    self.note(false);
+                    self.fleet.slow_store(Some((*factor, *base_ms))).await;
+                    self.until_end(|| self.fleet.slow_store(None)).await;
                 }
+                Action::RestartStore { down_s } => {
+                    self.fleet.restart_store(Duration::from_secs_f64(*down_s), |on| self.note(on)).await;
+                }
+                Action::RollingRestart { pause_s } => self.roll(Duration::from_secs_f64(*pause_s)).await,
+                Action::Link(fault) => self.link(*fault).await,
             }
         })
+    }
+
+    /// Waits for the fault's end, then heals it; both instants go into the history.
+    async fn until_end<F: Future<Output = ()>>(&self, heal: impl FnOnce() -> F) {
+        self.note(true);
+        tokio::time::sleep_until(self.ends).await;
+        heal().await;
+        self.note(false);
+    }
+
+    async fn link(&self, fault: link::Fault) {
+        let Target::Link(link) = self.planned.target else { return };
+        let set: Vec<_> =
+            self.fleet.proxies(link).into_iter().map(|proxy| (proxy.set(fault), proxy)).collect();
+        self.until_end(async || set.iter().for_each(|(id, proxy)| proxy.heal(*id))).await;
+    }
+
+    /// The replica that the fault is aimed at, or any one.
+    fn replica(&self) -> Option<Arc<Process>> {
+        let number = match self.planned.target {
+            Target::Replica(number) => Some(number),
+            _ => None,
+        };
+        self.fleet.replica(number, &self.generator)
     }
 
     /// Kills at random moments, each followed by a restart. One at a time: a moment that falls into
@@ -103,11 +129,23 @@ impl One {
     async fn kills(&self, times: u32, down: Duration) {
         for moment in self.moments(times) {
             tokio::time::sleep_until(moment).await;
-            self.product.kill().await;
+            let Some(replica) = self.replica() else { return };
+            replica.kill().await;
             self.note(true);
             tokio::time::sleep(down).await;
-            self.product.clone().start_again().await;
+            replica.start_again().await;
             self.note(false);
+        }
+    }
+
+    /// Drains each replica in turn and starts it again, as a deploy does.
+    async fn roll(&self, pause: Duration) {
+        for replica in self.fleet.replicas() {
+            self.note(true);
+            replica.drain().await;
+            replica.clone().start_again().await;
+            self.note(false);
+            tokio::time::sleep(pause).await;
         }
     }
 

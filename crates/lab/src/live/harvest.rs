@@ -10,8 +10,8 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Run;
 use super::client::Door;
+use super::{Run, Sample, Tasks};
 use crate::check::Entry;
 
 const PAGE: usize = 1_000;
@@ -21,18 +21,23 @@ const IDLE_WITHIN: Duration = Duration::from_secs(15);
 /// harvest itself.
 const IDLE: [&str; 6] = ["harness", "policy", "tools", "sandbox", "compactor", "store"];
 
-/// Reads everything into the history.
-pub(super) async fn all(run: &Run) -> anyhow::Result<()> {
-    let door = run.product.client();
+/// Reads what became of coding tasks into the history.
+pub(super) async fn tasks(run: &Run, tasks: &Tasks) -> anyhow::Result<()> {
+    let door = run.fleet.door();
     let mut ended = Vec::new();
     for task in Asked::all(run) {
         ended.extend(store(run, &door, &task).await?);
     }
     run.plan.progress.say("Checking the results: each task's tests run again in a fresh sandbox.");
-    let examined = stream::iter(ended).map(|end| examine(run, end)).buffer_unordered(N_EXAMINED_AT_ONCE);
+    let examined =
+        stream::iter(ended).map(|end| examine(run, tasks, end)).buffer_unordered(N_EXAMINED_AT_ONCE);
     let examined: Vec<anyhow::Result<()>> = examined.collect().await;
-    examined.into_iter().collect::<anyhow::Result<()>>()?;
-    idle(run, &door).await;
+    examined.into_iter().collect()
+}
+
+/// Reads what is left in use, and what the providers counted.
+pub(super) async fn rest(run: &Run) {
+    idle(run).await;
     for (name, control) in &run.providers {
         let counters = control.counters();
         run.recorder.add(|_| Entry::Provider {
@@ -43,7 +48,6 @@ pub(super) async fn all(run: &Run) -> anyhow::Result<()> {
             violations: counters.violations,
         });
     }
-    Ok(())
 }
 
 /// A task as its client left it.
@@ -108,35 +112,38 @@ async fn events(door: &Door, run: &str) -> anyhow::Result<Vec<Event>> {
     Ok(events)
 }
 
-fn typed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
+pub(super) fn typed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {
     serde_json::from_value(value).context("the product's answer has another shape")
 }
 
-async fn examine(run: &Run, end: End) -> anyhow::Result<()> {
+async fn examine(run: &Run, tasks: &Tasks, end: End) -> anyhow::Result<()> {
     let label = format!("task-{}", end.task);
-    let facts = run.verifier.examine(run.script(end.task), &end.diff, &label).await?;
+    let facts = tasks.verifier.examine(tasks.script(end.task), &end.diff, &label).await?;
     run.recorder.add(|_| Entry::Examined { task: end.task, facts });
     Ok(())
 }
 
 /// Waits until no slot is in use; what is still in use then goes into the history.
-async fn idle(run: &Run, door: &Door) {
+async fn idle(run: &Run) {
     let until = Instant::now() + IDLE_WITHIN;
-    loop {
-        let mut sample = super::Sample::default();
-        sample.add_metrics(&door.text("/metrics").await.unwrap_or_default());
-        let busy = IDLE.iter().any(|component| sample.slots.get(*component).is_some_and(|n| *n > 0.0));
-        if busy && Instant::now() < until {
+    let mut fenced = 0;
+    for (name, door) in run.fleet.replica_doors() {
+        let sample = loop {
+            let mut sample = Sample::default();
+            sample.add_metrics(&door.text("/metrics").await.unwrap_or_default());
+            let busy = IDLE.iter().any(|component| sample.slots.get(*component).is_some_and(|n| *n > 0.0));
+            if !busy || Instant::now() >= until {
+                break sample;
+            }
             tokio::time::sleep(Duration::from_millis(250)).await;
-            continue;
-        }
+        };
         for component in IDLE {
             if let Some(in_use) = sample.slots.get(component) {
                 let in_use = *in_use as u64;
-                run.recorder.add(|_| Entry::Idle { component: component.to_owned(), in_use });
+                run.recorder.add(|_| Entry::Idle { component: format!("{component} of {name}"), in_use });
             }
         }
-        run.recorder.add(|_| Entry::Fenced { n: sample.fenced });
-        return;
+        fenced += sample.fenced;
     }
+    run.recorder.add(|_| Entry::Fenced { n: fenced });
 }

@@ -9,26 +9,26 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Run;
 use super::client::{Door, Trouble};
+use super::{Run, Tasks};
 use crate::check::{Entry, Recorder};
 use crate::task::Solver;
 
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// Starts every client at its time and waits until all have their end, or time is up.
-pub(super) async fn run(run: &Run) {
+pub(super) async fn run(run: &Run, tasks: &Tasks) {
     let began = Instant::now();
     let until = began + run.limit();
     let traffic = &run.plan.scenario.traffic;
-    let door = run.product.client();
+    let door = run.fleet.entry_door();
     let clients = (0..traffic.n_tasks()).map(|task| {
         let client = Client {
             task,
-            script: run.script(task).name.to_owned(),
+            script: tasks.script(task).name.to_owned(),
             thread: ThreadId::new(run.env.wall(), &run.env.generator).to_string(),
             key: format!("lab-{}-{task}", run.plan.seed),
-            ask: ask(run, task),
+            ask: ask(run, tasks, task),
             door: door.clone(),
             recorder: run.recorder.clone(),
         };
@@ -48,9 +48,9 @@ pub(super) async fn run(run: &Run) {
     join_all(clients).await;
 }
 
-fn ask(run: &Run, task: usize) -> Value {
-    let script = run.script(task);
-    let directory = run.repositories.get(script.name).map(|path| path.display().to_string());
+fn ask(run: &Run, tasks: &Tasks, task: usize) -> Value {
+    let script = tasks.script(task);
+    let directory = tasks.repositories.get(script.name).map(|path| path.display().to_string());
     json!({
         "assistant_id": "coder",
         "input": {
@@ -76,7 +76,7 @@ impl Client {
         let task = self.task;
         self.recorder.add(|t| Entry::Accepted { task, run: run.clone(), t });
         let status = self.wait(&run).await;
-        self.recorder.add(|t| Entry::Ok { task, run, status, t });
+        self.recorder.add(|t| Entry::Ok { task, run, status, reply: None, t });
     }
 
     /// Asks until the task is accepted or refused for good.

@@ -29,7 +29,23 @@ embedded! {
     "system1-outage-60s"
     "system1-single-provider"
     "system1-store-restart"
+    "system1-replica-killed"
+    "system2-as-given"
+    "system2-peak"
+    "system2-slow-store"
+    "system2-slow-model"
+    "system2-server-dies"
+    "system2-zombie"
+    "system2-partition"
+    "system2-store-restart"
+    "system2-hot-thread"
+    "system2-burst"
+    "system2-duplicates"
+    "system2-disconnects"
+    "system2-rolling-deploy"
+    "system2-model-outage"
     "smoke-system1"
+    "smoke-system2"
 }
 
 /// One scenario in a list.

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::link;
 use crate::provider::Fault;
 
 /// What a fault is done to.
@@ -9,10 +10,66 @@ use crate::provider::Fault;
 pub enum Target {
     /// The provider of this name.
     Provider(String),
-    /// The product's process.
+    /// The product's process; of several replicas, any one.
     Process,
+    /// The replica of this number, counted from 1.
+    Replica(usize),
+    /// All replicas, one after the other.
+    Replicas,
     /// The store.
     Store,
+    /// A connection between two components.
+    Link(Link),
+}
+
+/// Between which components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Link {
+    /// From clients to where traffic enters.
+    Clients,
+    /// From the gateway to a replica; to all without a number.
+    Gateway(Option<usize>),
+    /// From a replica to the store; from all without a number.
+    Store(Option<usize>),
+    /// From a replica to the providers; from all without a number.
+    Providers(Option<usize>),
+}
+
+impl Link {
+    fn parse(text: &str) -> Option<Self> {
+        let replica = |word: &str| match word.strip_prefix("replica")? {
+            "s" => Some(None),
+            n => n.parse().ok().filter(|n| *n > 0).map(Some),
+        };
+        match text.split_once('-')? {
+            ("client", "gateway") => Some(Self::Clients),
+            ("gateway", to) => replica(to).map(Self::Gateway),
+            (from, "store") => replica(from).map(Self::Store),
+            (from, "provider") => replica(from).map(Self::Providers),
+            _ => None,
+        }
+    }
+
+    /// Whether a fault on this link is a fault on `one`.
+    pub(crate) fn covers(self, one: Self) -> bool {
+        let all = match one {
+            Self::Clients => Self::Clients,
+            Self::Gateway(_) => Self::Gateway(None),
+            Self::Store(_) => Self::Store(None),
+            Self::Providers(_) => Self::Providers(None),
+        };
+        self == one || self == all
+    }
+
+    fn name(self) -> String {
+        let replica = |n: Option<usize>| n.map_or("replicas".to_owned(), |n| format!("replica{n}"));
+        match self {
+            Self::Clients => "client-gateway".to_owned(),
+            Self::Gateway(n) => format!("gateway-{}", replica(n)),
+            Self::Store(n) => format!("{}-store", replica(n)),
+            Self::Providers(n) => format!("{}-provider", replica(n)),
+        }
+    }
 }
 
 /// What is done.
@@ -37,6 +94,18 @@ pub enum Action {
         /// Milliseconds that an operation counts as having taken at least.
         base_ms: u64,
     },
+    /// The store's process is killed and started again; with SQLite that is the product's own.
+    RestartStore {
+        /// Seconds until it is started again.
+        down_s: f64,
+    },
+    /// Each replica in turn is drained and started again.
+    RollingRestart {
+        /// Seconds between a replica's start and the drain of the next.
+        pause_s: f64,
+    },
+    /// Something is wrong with a connection.
+    Link(link::Fault),
 }
 
 /// One fault on the time line.
@@ -61,6 +130,9 @@ impl PlannedFault {
         match &self.target {
             Target::Provider(name) => format!("provider:{name}"),
             Target::Process => "process".to_owned(),
+            Target::Replica(n) => format!("replica:{n}"),
+            Target::Replicas => "replicas".to_owned(),
+            Target::Link(link) => format!("link:{}", link.name()),
             Target::Store => "store".to_owned(),
         }
     }
@@ -73,6 +145,9 @@ impl PlannedFault {
             Action::Kill { .. } => "kill",
             Action::Stop => "stop",
             Action::SlowStore { .. } => "slow",
+            Action::RestartStore { .. } => "restart",
+            Action::RollingRestart { .. } => "rolling_restart",
+            Action::Link(fault) => fault.name(),
         }
     }
 
@@ -103,7 +178,7 @@ pub(super) fn read(mut table: toml::Table) -> Result<PlannedFault, String> {
     }
     let for_s = match (&action, common.for_s) {
         (_, Some(for_s)) => for_s,
-        (Action::Kill { times: 1, down_s }, None) => *down_s,
+        (Action::Kill { times: 1, down_s } | Action::RestartStore { down_s }, None) => *down_s,
         _ => return Err("for_s is missing: say how long the fault lasts.".to_owned()),
     };
     let repeat = match (common.every_s, common.repeats) {
@@ -127,9 +202,22 @@ struct Common {
 fn target(text: &str) -> Result<Target, String> {
     match text.split_once(':') {
         Some(("provider", name)) if !name.is_empty() => Ok(Target::Provider(name.to_owned())),
+        Some(("replica", n)) => match n.parse() {
+            Ok(n) if n > 0 => Ok(Target::Replica(n)),
+            _ => Err(format!("target '{text}': replicas are counted from 1.")),
+        },
+        Some(("link", ends)) => Link::parse(ends).map(Target::Link).ok_or_else(|| {
+            format!(
+                "target '{text}' is not one of link:client-gateway, link:gateway-replicaN, \
+                 link:replicaN-store, link:replicaN-provider; `replicas` stands for all of them."
+            )
+        }),
         None if text == "process" => Ok(Target::Process),
+        None if text == "replicas" => Ok(Target::Replicas),
         None if text == "store" => Ok(Target::Store),
-        _ => Err(format!("target '{text}' is not one of provider:NAME, process, store.")),
+        _ => Err(format!(
+            "target '{text}' is not one of provider:NAME, process, replica:N, replicas, store, link:FROM-TO."
+        )),
     }
 }
 
@@ -143,6 +231,15 @@ enum ProcessFault {
         down_s: f64,
     },
     Stop {},
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+enum FleetFault {
+    RollingRestart {
+        #[serde(default = "pause_s")]
+        pause_s: f64,
+    },
 }
 
 #[derive(Deserialize)]
@@ -167,6 +264,10 @@ fn down_s() -> f64 {
     0.5
 }
 
+fn pause_s() -> f64 {
+    1.0
+}
+
 fn base_ms() -> u64 {
     2
 }
@@ -186,7 +287,7 @@ fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
             }
             fault.problem().map_or(Ok(Action::Provider(fault)), Err)
         }
-        Target::Process => match table.try_into().map_err(words)? {
+        Target::Process | Target::Replica(_) => match table.try_into().map_err(words)? {
             ProcessFault::Kill { times: 0, .. } => {
                 Err("times is 0: a kill happens at least once.".to_owned())
             }
@@ -198,8 +299,14 @@ fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
                 Err(format!("factor is {factor}, but slow means at least 1."))
             }
             StoreFault::Slow { factor, base_ms } => Ok(Action::SlowStore { factor, base_ms }),
-            // SQLite lives in the product's process: its restart is the restart of that process.
-            StoreFault::Restart { down_s } => Ok(Action::Kill { times: 1, down_s }),
+            StoreFault::Restart { down_s } => Ok(Action::RestartStore { down_s }),
         },
+        Target::Replicas => match table.try_into().map_err(words)? {
+            FleetFault::RollingRestart { pause_s } => Ok(Action::RollingRestart { pause_s }),
+        },
+        Target::Link(_) => {
+            let fault: link::Fault = table.try_into().map_err(words)?;
+            fault.problem().map_or(Ok(Action::Link(fault)), Err)
+        }
     }
 }

@@ -68,7 +68,11 @@ struct Keys {
     seed: u64,
     #[serde(default)]
     protect: super::Protect,
+    #[serde(default)]
+    topology: super::Topology,
     traffic: super::Traffic,
+    #[serde(default)]
+    chat: super::Chat,
     #[serde(default)]
     model: super::Timing,
     #[serde(default = "super::two_providers")]
@@ -87,7 +91,9 @@ impl Keys {
             about: self.about,
             seed: self.seed,
             protect: self.protect,
+            topology: self.topology,
             traffic: self.traffic,
+            chat: self.chat,
             model: self.model,
             provider: self.provider,
             limits: self.limits,

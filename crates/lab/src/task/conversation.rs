@@ -110,7 +110,7 @@ impl Conversation {
     }
 
     /// Words that follow words of the same speaker are one entry, as wires may join messages.
-    fn push_words(&mut self, speaker: fn(String) -> Item, text: String) {
+    pub(crate) fn push_words(&mut self, speaker: fn(String) -> Item, text: String) {
         if text.is_empty() {
             return;
         }

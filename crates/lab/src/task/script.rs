@@ -19,6 +19,9 @@ pub enum Shape {
     /// About ninety seconds with the default model.
     #[serde(rename = "task-long")]
     Long,
+    /// No task at all: turns of a chat, many threads and several turns on each.
+    #[serde(rename = "chat")]
+    Chat,
 }
 
 impl Shape {
@@ -28,6 +31,7 @@ impl Shape {
         match self {
             Self::Short => 20,
             Self::Long => 1_000,
+            Self::Chat => 60,
         }
     }
 }

@@ -6,12 +6,12 @@
 //! thread itself proves on which state a reply was computed.
 
 use super::script::{Move, Script, Shape, all};
-use super::{Conversation, Item, Reply, SolverCall};
+use super::{Conversation, Item, Reply, SolverCall, chat};
 use crate::provider::Brain;
 use serde_json::json;
 
-/// Answers coding tasks of the lab with their moves, compaction requests with a summary, and
-/// anything else with an echo.
+/// Answers coding tasks of the lab with their moves, compaction requests with a summary, chat turns
+/// and anything else with an echo.
 pub struct Solver;
 
 /// What a task's first message says to the solver.
@@ -42,6 +42,9 @@ impl Solver {
 
 impl Brain for Solver {
     fn answer(&self, conversation: &Conversation) -> Reply {
+        if let Some(reply) = chat::answer(conversation) {
+            return reply;
+        }
         let Some(tag) = Tag::find(conversation) else { return echo(conversation) };
         let Some(script) = all().iter().find(|script| script.name == tag.task) else {
             return echo(conversation);

@@ -8,5 +8,4 @@ mod config;
 mod host;
 mod life;
 mod limits;
-mod network;
 mod view;

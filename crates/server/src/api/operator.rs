@@ -30,6 +30,7 @@ pub(super) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/runs", get(list))
         .route("/v1/runs/{run}", get(get_one))
         .route("/v1/runs/{run}/events", get(events))
+        .merge(super::thread_log::routes())
         .route("/v1/limits", get(limits))
         .route("/v1/stats", get(stats))
 }

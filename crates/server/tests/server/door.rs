@@ -239,6 +239,34 @@ async fn a_repository_reaches_the_run() {
 }
 
 #[tokio::test]
+async fn a_thread_is_shown_as_it_is_stored() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    let run = world.run(&thread, "hi").await;
+    world.player().await.finish(1, "hello").await;
+    let path = format!("/v1/threads/{thread}");
+    assert_eq!(world.get(&path).await.json()["version"], 1);
+    let runs = world.get(&format!("{path}/runs")).await.json();
+    assert_eq!((runs.as_array().unwrap().len(), &runs[0]["id"]), (1, &json!(run)));
+    assert_eq!(world.get(&format!("{path}/runs?offset=1")).await.json(), json!([]));
+    let first = world.get(&format!("{path}/events?limit=2")).await.json();
+    let rest = world.get(&format!("{path}/events?after={}", first["next_after"])).await.json();
+    let kinds = |page: &Value| {
+        let events = page["events"].as_array().unwrap().iter();
+        events.map(|event| event["body"]["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(&first), ["run_claimed", "user_message"]);
+    assert_eq!(
+        (kinds(&rest).last().map(String::as_str), &rest["next_after"]),
+        (Some("run_ended"), &Value::Null)
+    );
+    assert_eq!(
+        world.get("/v1/threads/0197c2c5-0000-7000-8000-000000000000").await.refusal(),
+        "404 thread-not-found"
+    );
+}
+
+#[tokio::test]
 async fn operators_see_runs_limits_stats_and_metrics() {
     let world = World::new().await;
     let thread = world.thread().await;

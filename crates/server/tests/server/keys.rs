@@ -134,6 +134,9 @@ async fn a_foreign_id_is_not_found_for_every_verb() {
         (Method::GET, format!("/v1/runs/{run}"), "", 404),
         (Method::GET, format!("/v1/runs/{run}/events"), "", 404),
         (Method::GET, format!("/v1/runs/{run}?tenant=acme"), "", 403),
+        (Method::GET, format!("/v1/threads/{thread}"), "", 404),
+        (Method::GET, format!("/v1/threads/{thread}/runs"), "", 404),
+        (Method::GET, format!("/v1/threads/{thread}/events"), "", 404),
         (Method::POST, "/threads".to_owned(), &claim, 409),
         // Not offered to anybody.
         (Method::PATCH, format!("/threads/{thread}"), "{}", 501),

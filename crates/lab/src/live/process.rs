@@ -1,5 +1,5 @@
-//! The product's process: started, killed, stopped and continued, and started again on the same
-//! data and the same port.
+//! One process of the product: started, killed, stopped and continued, drained, and started again
+//! on the same data and the same port.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,12 +10,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use evenkeel_env::{Env, process};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 use tokio::sync::watch;
 
-use super::Plan;
 use super::client::Door;
 use crate::check::{Entry, Recorder};
 
@@ -23,12 +22,28 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(30);
 const N_CRASHES_MAX: u32 = 5;
 
-/// The running product.
-pub(crate) struct Product {
+/// What a process is started with.
+pub(super) struct Launch {
+    /// Its name in messages and of its files: `replica-1`, `gateway`.
+    pub(super) name: String,
+    /// The executable.
+    pub(super) program: PathBuf,
+    /// Arguments after `serve`.
+    pub(super) arguments: Vec<String>,
+    /// Its configuration, listening on [`ANY_PORT`].
+    pub(super) config: String,
+    /// The folder for its configuration and its log.
+    pub(super) root: PathBuf,
+}
+
+/// Where a configuration listens before the process has picked a port.
+pub(super) const ANY_PORT: &str = "127.0.0.1:0";
+
+/// A running process of the product.
+pub(super) struct Process {
     env: Env,
-    program: PathBuf,
+    launch: Launch,
     config_path: PathBuf,
-    config: String,
     log: PathBuf,
     recorder: Recorder,
     address: OnceLock<String>,
@@ -39,24 +54,18 @@ pub(crate) struct Product {
     expected: AtomicBool,
     /// Held while a process is being started again.
     starting: tokio::sync::Mutex<()>,
-    /// How slow the store is to be; set again after each start.
+    /// How slow its store is to be; set again after each start.
     slowness: Mutex<Option<(f64, u64)>>,
 }
 
-impl Product {
+impl Process {
     /// Writes the configuration, starts the process and waits until it listens.
-    pub(crate) async fn start(
-        env: &Env,
-        plan: &Plan,
-        config: String,
-        recorder: &Recorder,
-    ) -> anyhow::Result<Arc<Self>> {
-        let product = Arc::new(Self {
+    pub(super) async fn start(env: &Env, launch: Launch, recorder: &Recorder) -> anyhow::Result<Arc<Self>> {
+        let process = Arc::new(Self {
             env: env.clone(),
-            program: plan.program.clone(),
-            config_path: plan.root.join("evenkeel.toml"),
-            config,
-            log: plan.root.join("serve.log"),
+            config_path: launch.root.join(format!("{}.toml", launch.name)),
+            log: launch.root.join(format!("{}.log", launch.name)),
+            launch,
             recorder: recorder.clone(),
             address: OnceLock::new(),
             pid: Mutex::new(None),
@@ -65,43 +74,66 @@ impl Product {
             starting: tokio::sync::Mutex::new(()),
             slowness: Mutex::new(None),
         });
-        product.write_config("127.0.0.1:0").await?;
-        product.clone().launch().await?;
-        let address = product.address.get().context("the product did not say where it listens")?;
+        process.write_config(ANY_PORT).await?;
+        process.clone().run().await?;
+        let address = process.address.get().context("the product did not say where it listens")?;
         // A restart must listen where the clients look for it.
-        product.write_config(address.trim_start_matches("http://")).await?;
-        Ok(product)
+        process.write_config(address.trim_start_matches("http://")).await?;
+        Ok(process)
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Where it listens, as `http://HOST:PORT`.
+    pub(super) fn address(&self) -> String {
+        self.address.get().cloned().unwrap_or_default()
+    }
+
+    /// The port on which it listens.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.address.get()?.rsplit_once(':')?.1.parse().ok()
     }
 
     /// A client of its door.
-    pub(crate) fn client(&self) -> Door {
-        Door::new(&self.env, self.address.get().cloned().unwrap_or_default())
+    pub(super) fn door(&self) -> Door {
+        Door::new(&self.env, vec![self.address()])
+    }
+
+    /// Whether a process runs.
+    pub(super) fn is_up(&self) -> bool {
+        self.pid.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     async fn write_config(&self, listen: &str) -> anyhow::Result<()> {
-        let text = self.config.replace("127.0.0.1:0", listen);
+        let text = self.launch.config.replace(ANY_PORT, listen);
         tokio::fs::write(&self.config_path, text).await.context("write the product's configuration")
     }
 
     /// Starts the process and waits until it says that it listens.
-    async fn launch(self: Arc<Self>) -> anyhow::Result<()> {
+    async fn run(self: Arc<Self>) -> anyhow::Result<()> {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(&self.log)
             .context("open the product's log")?;
-        let mut command = process::command(&self.program);
-        command.arg("serve").arg("--config").arg(&self.config_path).arg("--ready-json");
+        let mut command = process::command(&self.launch.program);
+        command.arg("serve").arg("--config").arg(&self.config_path);
+        command.args(["--ready-json", "--end-with-parent"]).args(&self.launch.arguments);
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").env("RUST_BACKTRACE", "1");
         command.env("HOME", self.config_path.parent().unwrap_or(&self.config_path));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().with_context(|| format!("start {}", self.program.display()))?;
+        let mut child =
+            command.spawn().with_context(|| format!("start {}", self.launch.program.display()))?;
         let ready = tokio::time::timeout(READY_WITHIN, ready_line(&mut child)).await;
         let address = match ready {
             Ok(Ok(address)) => address,
-            Ok(Err(error)) => bail!("The product did not start: {error:#}\n{}", self.last_words().await),
+            Ok(Err(error)) => bail!("{} did not start: {error:#}\n{}", self.name(), self.last_words().await),
             Err(_) => bail!(
-                "The product was not ready after {} s.\n{}",
+                "{} was not ready after {} s.\n{}",
+                self.name(),
                 READY_WITHIN.as_secs(),
                 self.last_words().await
             ),
@@ -111,10 +143,10 @@ impl Product {
         *self.pid.lock().unwrap_or_else(PoisonError::into_inner) = pid;
         self.clone().watch(child);
         if let Some((factor, base_ms)) = *self.slowness.lock().unwrap_or_else(PoisonError::into_inner) {
-            let product = self.clone();
+            let process = self.clone();
             self.env.spawner.spawn(
                 "lab-slow-store",
-                Box::pin(async move { product.tell_slowness(factor, base_ms).await }),
+                Box::pin(async move { process.tell_slowness(factor, base_ms).await }),
             );
         }
         Ok(())
@@ -135,7 +167,7 @@ impl Product {
                     return;
                 }
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                let text = format!("{status}. {}", self.last_words().await);
+                let text = format!("{}: {status}. {}", self.name(), self.last_words().await);
                 self.recorder.add(|t| Entry::Crash { text, t });
                 let n_crashes = *self.ended.borrow();
                 if n_crashes <= u64::from(N_CRASHES_MAX) {
@@ -154,8 +186,13 @@ impl Product {
     }
 
     /// SIGKILL, and wait until it is gone.
-    pub(crate) async fn kill(&self) {
+    pub(super) async fn kill(&self) {
         self.signal_and_wait(Signal::KILL).await;
+    }
+
+    /// SIGTERM, and wait until it has handed over what it does and is gone.
+    pub(super) async fn drain(&self) {
+        self.signal_and_wait(Signal::TERM).await;
     }
 
     async fn signal_and_wait(&self, signal: Signal) {
@@ -171,40 +208,43 @@ impl Product {
     }
 
     /// Sends a signal; false if no process runs.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
+    pub(super) fn signal(&self, signal: Signal) -> bool {
         let pid = *self.pid.lock().unwrap_or_else(PoisonError::into_inner);
         pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 
     /// Starts it again on the same data and port, unless it runs. A start that fails is a finding.
-    pub(crate) async fn start_again(self: Arc<Self>) {
+    pub(super) async fn start_again(self: Arc<Self>) {
         let starting = self.clone();
         let _one_at_a_time = starting.starting.lock().await;
-        if self.pid.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+        if self.is_up() {
             return;
         }
         let recorder = self.recorder.clone();
-        if let Err(error) = self.launch().await {
-            recorder.add(|t| Entry::Crash { text: format!("It could not be started again: {error:#}"), t });
+        if let Err(error) = self.clone().run().await {
+            recorder.add(|t| Entry::Crash {
+                text: format!("{} could not be started again: {error:#}", self.name()),
+                t,
+            });
         }
     }
 
     /// Makes the store slow, or fast again with `None`; lasts over restarts.
-    pub(crate) async fn slow_store(&self, slowness: Option<(f64, u64)>) {
+    pub(super) async fn slow_store(&self, slowness: Option<(f64, u64)>) {
         *self.slowness.lock().unwrap_or_else(PoisonError::into_inner) = slowness;
         let (factor, base_ms) = slowness.unwrap_or((1.0, 0));
         self.tell_slowness(factor, base_ms).await;
     }
 
     async fn tell_slowness(&self, factor: f64, base_ms: u64) {
-        let body = json!({"factor": factor, "base_ms": base_ms});
-        if let Err(trouble) = self.client().post("/v1/lab/store", None, &body).await {
+        let body = serde_json::json!({"factor": factor, "base_ms": base_ms});
+        if let Err(trouble) = self.door().post("/v1/lab/store", None, &body).await {
             tracing::warn!(%trouble, "the store's speed could not be set");
         }
     }
 
     /// SIGTERM, and after a while SIGKILL.
-    pub(crate) async fn end(&self) {
+    pub(super) async fn end(&self) {
         self.signal(Signal::CONT);
         self.signal_and_wait(Signal::TERM).await;
         self.signal_and_wait(Signal::KILL).await;
