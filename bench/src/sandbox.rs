@@ -74,6 +74,7 @@ async fn ours(env: Env, launcher: Arc<Launcher>, workspace: std::path::PathBuf) 
         env: Vec::new(),
         stdin: Vec::new(),
         limits: RunnerLimits::default(),
+        hosts: Vec::new(),
     };
     let begun = Instant::now();
     let exit = launcher.run(command).await?;

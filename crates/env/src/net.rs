@@ -1,7 +1,7 @@
 //! The network seam: connecting and listening.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -15,6 +15,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub trait Net: Send + Sync {
     /// Opens a connection to `host:port`. Sets no timeout of its own: callers do.
     fn connect(&self, host: String, port: u16) -> BoxFuture<'_, io::Result<Box<dyn Stream>>>;
+
+    /// Every address of a name. Sets no timeout of its own.
+    fn resolve(&self, host: String) -> BoxFuture<'_, io::Result<Vec<IpAddr>>>;
 
     /// Listens on `address`; port 0 picks a free one.
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
@@ -42,6 +45,13 @@ impl Net for TcpNet {
             let stream = tokio::net::TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
             stream.set_nodelay(true)?;
             Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    }
+
+    fn resolve(&self, host: String) -> BoxFuture<'_, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((host, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
         })
     }
 

@@ -35,6 +35,7 @@ use crate::stream::watch::Passed;
 /// | bad_request | no | no | 0 |
 /// | model_unknown | no, disabled | yes | 0 |
 /// | foreign_items | once, without them | – | 0 |
+/// | overtaken | – | – | 1 for the first attempt of a race, otherwise 0 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Refused, reset, bad gateway, no headers in time.
@@ -61,6 +62,8 @@ pub enum Class {
     ModelUnknown,
     /// The request held items that only another provider or key can read.
     ForeignItems,
+    /// Another attempt of the same call had content first.
+    Overtaken,
 }
 
 impl Class {
@@ -80,6 +83,7 @@ impl Class {
             Self::BadRequest => "bad_request",
             Self::ModelUnknown => "model_unknown",
             Self::ForeignItems => "foreign_items",
+            Self::Overtaken => "overtaken",
         }
     }
 

@@ -159,6 +159,9 @@ pub struct RouteConfig {
     /// Whether a later tier may answer at all.
     #[serde(default = "yes")]
     pub fallback: bool,
+    /// Whether a second attempt may be made on another deployment when the first content is late.
+    #[serde(default = "yes")]
+    pub hedge: bool,
     /// Whether another deployment may be asked when one refuses the content.
     #[serde(default)]
     pub reroute_rejected: bool,
@@ -221,6 +224,8 @@ pub struct RouterSettings {
     pub ramp: RampConfig,
     /// Retries in proportion to successes.
     pub retry_budget: BudgetConfig,
+    /// Second attempts beside late ones.
+    pub hedge: HedgeConfig,
     /// The longest time a batch call waits for a free stream before it parks.
     pub batch_wait: Span,
     /// Calls that may wait for a free stream on one route.
@@ -247,6 +252,7 @@ impl Default for RouterSettings {
             breaker: BreakerConfig::default(),
             ramp: RampConfig::default(),
             retry_budget: BudgetConfig::default(),
+            hedge: HedgeConfig::default(),
             batch_wait: Span::seconds(2),
             queue_max: 10_000,
             attempts_per_call: 4,
@@ -373,6 +379,8 @@ pub struct RampConfig {
     pub hold: Span,
     /// Failures in one second that open the breaker again.
     pub failures: u32,
+    /// Complete answers in a row before calls that could go elsewhere rely on it again.
+    pub proofs: u32,
     /// Calls a second against those of the last good seconds.
     pub rate_factor: f64,
     /// The rate is bounded until this much time without a failure has passed.
@@ -389,6 +397,7 @@ impl Default for RampConfig {
             shrink: 0.7,
             hold: Span::seconds(1),
             failures: 3,
+            proofs: 3,
             rate_factor: 1.5,
             stable_after: Span::seconds(30),
         }
@@ -408,6 +417,24 @@ pub struct BudgetConfig {
 impl Default for BudgetConfig {
     fn default() -> Self {
         Self { share: 0.10, per_s: 3.0 }
+    }
+}
+
+/// Second attempts: when the first content of a call is late and another deployment is sound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HedgeConfig {
+    /// First content is late after this many times the deployment's own 95th percentile ...
+    pub usual_factor: f64,
+    /// ... but not before this.
+    pub after_min: Span,
+    /// What a second attempt costs the retry budget.
+    pub cost: f64,
+}
+
+impl Default for HedgeConfig {
+    fn default() -> Self {
+        Self { usual_factor: 1.5, after_min: Span::millis(300), cost: 2.0 }
     }
 }
 

@@ -47,6 +47,8 @@ pub enum State {
     Enforced,
     /// It does not hold; others still do.
     Missing,
+    /// Nothing closes it on any host; said so that it can be taken into account.
+    Open,
 }
 
 /// Examines the host with this program as the helper.
@@ -127,12 +129,13 @@ impl fmt::Display for Report {
         let width = self.findings.iter().map(|finding| finding.mechanism.len()).max().unwrap_or(0);
         for finding in &self.findings {
             let mark = match finding.state {
-                State::Enforced => "yes",
-                State::Missing => "NO ",
+                State::Enforced => "yes ",
+                State::Missing => "NO  ",
+                State::Open => "open",
             };
             writeln!(f, "  {mark}  {:width$}  {}", finding.mechanism, finding.detail)?;
             if !finding.remedy.is_empty() {
-                writeln!(f, "       {:width$}  -> {}", "", finding.remedy)?;
+                writeln!(f, "        {:width$}  -> {}", "", finding.remedy)?;
             }
         }
         Ok(())

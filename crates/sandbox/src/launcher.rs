@@ -13,19 +13,23 @@ use std::sync::Arc;
 use evenkeel_core::port::runner::{Command, Exit, LimitHit, Runner, RunnerLimits};
 use evenkeel_core::{Code, Error, Origin};
 use evenkeel_env::Env;
+use evenkeel_env::net::Net;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::config::{Isolation, SandboxConfig};
 use crate::doctor;
+use crate::network::{Counters, Label, NetworkCounts, PROXY_PORT, Proxy};
 use crate::wire::{Failure, Reply, Request};
-use keepers::Keepers;
-use session::Ending;
+use keepers::{Keepers, socket_pair};
+use session::{Ending, Serving};
 
 /// Runs commands in fresh sandboxes.
 pub struct Launcher {
     config: SandboxConfig,
     keepers: Arc<Keepers>,
+    net: Arc<dyn Net>,
+    counters: Counters,
 }
 
 impl Launcher {
@@ -50,7 +54,13 @@ impl Launcher {
         }
         let keepers = Keepers::new(&config);
         keepers.warm_up(env);
-        Ok(Arc::new(Self { config, keepers }))
+        Ok(Arc::new(Self { config, keepers, net: env.net.clone(), counters: Counters::default() }))
+    }
+
+    /// How the attempts of commands to reach a host went.
+    #[must_use]
+    pub fn network(&self) -> NetworkCounts {
+        self.counters.read()
     }
 
     /// The limits of a command whose caller has no wishes.
@@ -61,12 +71,28 @@ impl Launcher {
 
     async fn run_once(&self, command: Command) -> Result<Exit, Failure> {
         let begun = Instant::now();
-        let Command { argv, workspace, read_only, cwd, env, stdin, limits, .. } = command;
-        let request = Request { argv, workspace, read_only, cwd, env, limits };
+        let Command { tenant, run, argv, workspace, read_only, cwd, mut env, stdin, limits, hosts } = command;
+        // Without isolation the network is the host's own, and there is nothing to serve.
+        let network = !hosts.is_empty() && self.config.isolation != Isolation::None;
+        if network {
+            env.extend(proxy_variables());
+        }
+        let request = Request { argv, workspace, read_only, cwd, env, limits, network };
         let mut keeper = self.keepers.take().await?;
-        let ending = session::run(&mut keeper, &request, stdin).await?;
+        let proxy = Proxy::new(self.net.as_ref(), &self.counters, hosts, Label { tenant, run });
+        let (ours, theirs) = if network { Some(socket_pair()?).unzip() } else { (None, None) };
+        let serving = Serving {
+            channel: theirs,
+            proxy: async {
+                if let Some(channel) = ours {
+                    proxy.serve(channel).await;
+                }
+            },
+        };
+        let ending = session::run(&mut keeper, &request, stdin, serving).await?;
         self.keepers.give_back(keeper);
         let mut exit = exit_of(ending, &request)?;
+        exit.refused = proxy.refused();
         exit.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(exit)
     }
@@ -90,7 +116,15 @@ fn exit_of(ending: Ending, request: &Request) -> Result<Exit, Failure> {
         .filter(|_| code.is_none())
         .or_else(|| limit_hit(code, signal, out_of_memory, cpu_ms, &request.limits));
     let (stdout, stderr, bytes_dropped) = ending.output;
-    Ok(Exit { code, signal, limit, stdout, stderr, bytes_dropped, ms: 0 })
+    Ok(Exit { code, signal, limit, stdout, stderr, bytes_dropped, ms: 0, refused: Vec::new() })
+}
+
+/// What programs look at to find their proxy. There is none on the loopback device itself.
+fn proxy_variables() -> impl Iterator<Item = (String, String)> {
+    let names = ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"];
+    let proxies = names.map(|name| (name, format!("http://127.0.0.1:{PROXY_PORT}")));
+    let direct = ["no_proxy", "NO_PROXY"].map(|name| (name, "localhost,127.0.0.1,::1".to_owned()));
+    proxies.into_iter().chain(direct).map(|(name, value)| (name.to_owned(), value))
 }
 
 /// The limit that the way of ending shows. A shell reports a signal of its child as 128 + signal.

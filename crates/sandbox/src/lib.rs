@@ -14,7 +14,8 @@
 //!
 //! What holds, and what the tests in `tests/` show:
 //! - A command sees the read-only system directories, its workspace at `/workspace`, a private
-//!   `/tmp`, its own processes, and no network. It holds no capability and no descriptor above 2.
+//!   `/tmp`, its own processes, and no network; with a list of hosts it also finds a proxy that
+//!   reaches those and nothing else. It holds no capability and no descriptor above 2.
 //! - When a command ends, runs out of time, or its future is dropped, `init` dies, and with it
 //!   the kernel ends every process of its pid namespace, also daemons that forked twice. The
 //!   answer is given after that, so a pipe held by a grandchild delays nothing.
@@ -35,8 +36,10 @@ mod config;
 pub mod doctor;
 mod helper;
 mod launcher;
+mod network;
 mod wire;
 
 pub use config::{Degradable, HelperProgram, Isolation, SandboxConfig};
 pub use helper::helper_main;
 pub use launcher::Launcher;
+pub use network::NetworkCounts;

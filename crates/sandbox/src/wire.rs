@@ -38,7 +38,8 @@ pub(crate) struct Raise {
     pub(crate) read_only_paths: Vec<PathBuf>,
 }
 
-/// Asks a keeper to run a command; stdin, stdout and stderr travel along.
+/// Asks a keeper to run a command; stdin, stdout and stderr travel along, and with `network` the
+/// channel through which pid 1 hands out the socket of the proxy.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) argv: Vec<String>,
@@ -47,6 +48,7 @@ pub(crate) struct Request {
     pub(crate) cwd: String,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) limits: RunnerLimits,
+    pub(crate) network: bool,
 }
 
 /// How a command ended, or why it never began.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use evenkeel_core::port::runner::RunnerLimits;
+use evenkeel_core::port::runner::{HostRule, RunnerLimits};
 use serde::{Deserialize, Serialize};
 
 /// Everything this part is configured by.
@@ -12,10 +12,30 @@ use serde::{Deserialize, Serialize};
 pub struct ToolsConfig {
     /// Limits of one command in the sandbox; its wall time is also bounded by the call's own.
     pub command: RunnerLimits,
+    /// Hosts that commands may reach.
+    pub network: NetworkConfig,
     /// Tool policy.
     pub policy: PolicyConfig,
     /// Foreign tool servers.
     pub mcp: McpConfig,
+}
+
+/// Hosts that commands may reach. Without any the sandbox has no network.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// For every agent without a list of its own.
+    pub hosts: Vec<HostRule>,
+    /// The list of single agents, by name, instead of `hosts`.
+    pub agents: BTreeMap<String, Vec<HostRule>>,
+}
+
+impl NetworkConfig {
+    /// The list of an agent.
+    #[must_use]
+    pub fn of(&self, agent: &str) -> &[HostRule] {
+        self.agents.get(agent).unwrap_or(&self.hosts)
+    }
 }
 
 /// What becomes of a verdict.

@@ -22,6 +22,8 @@ pub mod policy;
 mod toolbox;
 pub mod workspace;
 
-pub use config::{McpConfig, McpHints, McpServerConfig, PolicyConfig, PolicyMode, ToolsConfig};
+pub use config::{
+    McpConfig, McpHints, McpServerConfig, NetworkConfig, PolicyConfig, PolicyMode, ToolsConfig,
+};
 pub use policy::Policy;
 pub use toolbox::{ToolSlots, Toolbox};

@@ -24,8 +24,8 @@ use evenkeel_core::id::{RunId, TenantId};
 use evenkeel_core::journal::Verdict;
 
 use crate::config::{PolicyConfig, PolicyMode};
-pub(crate) use facts::Fact;
-pub(crate) use shell::commands as shell_commands;
+pub(crate) use facts::{Fact, Network};
+pub(crate) use shell::{Redirect, Script, script as shell_script};
 
 /// The loaded policies.
 pub struct Policy {
@@ -101,11 +101,24 @@ impl Policy {
         if facts.is_empty() {
             verdict = Verdict::Deny { reason: format!("Policy cannot tell what {tool} would do.") };
         }
-        if self.mode == PolicyMode::LogOnly && verdict != Verdict::Allow {
-            tracing::warn!(tool, run = %who.run, ?verdict, ?policies, "policy would not have allowed this call");
+        self.log(who, tool, &verdict, &policies);
+        if self.mode == PolicyMode::LogOnly {
             verdict = Verdict::Allow;
         }
         Judgement { verdict, policies }
+    }
+
+    /// One line for each decision; the journal of the run keeps the same.
+    fn log(&self, who: &Who, tool: &str, verdict: &Verdict, policies: &[String]) {
+        let Who { tenant, run, agent } = who;
+        let policies = policies.join(" ");
+        match verdict {
+            Verdict::Allow => tracing::debug!(%tenant, %run, agent, tool, policies, "policy allows"),
+            _ if self.mode == PolicyMode::LogOnly => {
+                tracing::warn!(%tenant, %run, agent, tool, ?verdict, policies, "policy would not have allowed this call");
+            }
+            _ => tracing::info!(%tenant, %run, agent, tool, ?verdict, policies, "policy does not allow"),
+        }
     }
 
     /// Whether a run may see the content of this file; for tools that look at many.

@@ -31,7 +31,7 @@ use crate::blocking::Blocking;
 use crate::builtin::files;
 use crate::catalog::{self, Home};
 use crate::config::ToolsConfig;
-use crate::policy::Policy;
+use crate::policy::{Policy, shell_script};
 use connections::Connections;
 
 /// The longest that accepted work waits in line for a slot. Its run's own deadline ends it sooner;
@@ -89,7 +89,15 @@ impl Toolbox {
 
     async fn specs_of(&self, agent: &Agent, name: &str) -> Result<Vec<ToolSpec>, Error> {
         if let Some(tool) = catalog::find(name) {
-            return Ok(vec![tool.spec()]);
+            let mut spec = tool.spec();
+            let hosts = self.config.network.of(&agent.name);
+            if tool.home == Home::Shell && !hosts.is_empty() {
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                let reach =
+                    format!("network only through the proxy that is set, and only to {}", hosts.join(", "));
+                spec.description = spec.description.replace("no network", &reach);
+            }
+            return Ok(vec![spec]);
         }
         if name == ALL_MCP_TOOLS {
             return Ok(self.connections.specs(None).await);
@@ -118,7 +126,10 @@ impl Toolbox {
             Some(Home::Finish) => finished(&request.call.args),
             // The sandbox's slot is taken inside; the runner keeps the limit itself, so that what
             // was printed until then is returned.
-            Some(Home::Shell) => shell::run(&self.runner, &self.config.command, request).await,
+            Some(Home::Shell) => {
+                let reach = self.reach(request, &shell_script(prepare::command_of(request)));
+                shell::run(&self.runner, &self.config.command, request, reach).await
+            }
             Some(Home::Server(kind)) => {
                 let Some(context) = self.context(request) else {
                     return failed("This run has no workspace.");

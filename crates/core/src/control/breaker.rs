@@ -510,9 +510,12 @@ impl Breaker {
         outage.by_silence = reason == Reason::Silence || (outage.by_silence && reason == Reason::ProbeFailed);
         let wait = self.settings.backoff.delay(outage.n_opened, now.since(outage.since), generator);
         outage.n_opened += 1;
-        if reason != Reason::ProbeFailed {
-            self.n_opened += 1;
+        if reason == Reason::ProbeFailed {
+            // Times are between the starts of probes: a long silence has been waited for already.
+            let until = self.since.after(wait).max(now);
+            return self.enter(now, Phase::Open { until }, reason);
         }
+        self.n_opened += 1;
         self.enter(now, Phase::Open { until: now.after(wait) }, reason)
     }
 

@@ -66,6 +66,80 @@ pub struct Command {
     pub stdin: Vec<u8>,
     /// Limits.
     pub limits: RunnerLimits,
+    /// Hosts that it may reach; with none there is no network at all.
+    pub hosts: Vec<HostRule>,
+}
+
+/// A host on an allow-list: `name`, `name:port`, `*.name` (every name below it), each also with
+/// `private:` before it. Without a port it stands for 80 and 443.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostRule {
+    /// The name, in lower case and without a final dot.
+    pub name: String,
+    /// Every name below `name` instead of itself.
+    pub below: bool,
+    /// The only port.
+    pub port: Option<u16>,
+    /// It may have an address in a private range.
+    pub private: bool,
+}
+
+impl HostRule {
+    /// Whether a name (in lower case, without a final dot) and a port are on it.
+    #[must_use]
+    pub fn covers(&self, name: &str, port: u16) -> bool {
+        let is_named = match name.strip_suffix(self.name.as_str()) {
+            Some("") => !self.below,
+            Some(rest) => self.below && rest.len() > 1 && rest.ends_with('.'),
+            None => false,
+        };
+        is_named && self.port.map_or(port == 80 || port == 443, |only| only == port)
+    }
+}
+
+impl TryFrom<String> for HostRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let fault = || {
+            format!(
+                "{text:?} is not a host: write name, name:port or *.name, with private: before it if its addresses are"
+            )
+        };
+        let (private, rest) =
+            text.strip_prefix("private:").map_or((false, text.as_str()), |rest| (true, rest));
+        let (below, rest) = rest.strip_prefix("*.").map_or((false, rest), |rest| (true, rest));
+        let (name, port) = match rest.rsplit_once(':') {
+            Some((name, port)) => (name, Some(port.parse().ok().filter(|port| *port > 0).ok_or_else(fault)?)),
+            None => (rest, None),
+        };
+        let is_label = |label: &str| {
+            !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        // A pattern below a single label would be a whole top-level domain.
+        let n_labels = name.split('.').count();
+        if name.len() > 253 || !name.split('.').all(is_label) || (below && n_labels < 2) {
+            return Err(fault());
+        }
+        Ok(Self { name, below, port, private })
+    }
+}
+
+impl From<HostRule> for String {
+    fn from(rule: HostRule) -> Self {
+        rule.to_string()
+    }
+}
+
+impl std::fmt::Display for HostRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let private = if self.private { "private:" } else { "" };
+        let below = if self.below { "*." } else { "" };
+        write!(f, "{private}{below}{}", self.name)?;
+        self.port.map_or(Ok(()), |port| write!(f, ":{port}"))
+    }
 }
 
 /// Where the workspace is mounted inside every sandbox.
@@ -104,6 +178,8 @@ pub struct Exit {
     pub bytes_dropped: u64,
     /// Milliseconds from start to end.
     pub ms: u64,
+    /// What was refused on the network, each once, the first few: `host:port: why`.
+    pub refused: Vec<String>,
 }
 
 /// Runs commands in isolation.

@@ -129,6 +129,7 @@ impl Verifier {
             env: Vec::new(),
             stdin: Vec::new(),
             limits: RunnerLimits { wall_ms: 60_000, ..RunnerLimits::default() },
+            hosts: Vec::new(),
         };
         let exit = self.runner.run(command).await.context("run the tests of a task in a sandbox")?;
         let text = String::from_utf8_lossy(&exit.stdout);

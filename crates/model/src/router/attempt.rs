@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,8 +15,9 @@ use evenkeel_env::sse::{self, Item, Parser};
 use http_body_util::BodyExt;
 use secrecy::ExposeSecret;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
-use super::event::{Event, Start};
+use super::event::{AttemptKey, Event, Start};
 use super::plan::LanePlan;
 use super::shell::Shared;
 use crate::classify::{self, Class, Failure, Hints};
@@ -23,8 +25,36 @@ use crate::provider::{self, Decoded, Decoder, Prompt};
 use crate::stream::answer::{Answer, Assembler, Finish, Incomplete, Place};
 use crate::stream::watch::{Passed, Watch};
 
+/// The attempts of one call that run beside each other. The first to have content claims the race;
+/// nothing of any other is shown, even when both have content in the same moment.
+#[derive(Debug, Default)]
+pub(super) struct Race(AtomicU64);
+
+impl Race {
+    const OPEN: u64 = 0;
+
+    /// Whether the race is this attempt's, now or already.
+    fn claim(&self, attempt: AttemptKey) -> bool {
+        let claimed = self.0.compare_exchange(Self::OPEN, attempt.0, Ordering::Relaxed, Ordering::Relaxed);
+        claimed.is_ok() || claimed == Err(attempt.0)
+    }
+
+    /// The attempt is over; the next one of the call begins a new race.
+    pub(super) fn leave(&self, attempt: AttemptKey) {
+        let _ = self.0.compare_exchange(attempt.0, Self::OPEN, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// An attempt's part in its race.
+pub(super) struct Entry<'a> {
+    pub(super) race: &'a Race,
+    /// Another attempt has won: whatever arrives here, or that nothing can arrive any more, says so.
+    pub(super) stopped: oneshot::Receiver<()>,
+}
+
 /// How an attempt ended.
 pub(super) struct Made {
+    pub(super) attempt: AttemptKey,
     pub(super) record: Attempt,
     pub(super) result: Result<Answer, Failure>,
     /// Tokens of the attempt, wasted or not.
@@ -46,8 +76,9 @@ const ANSWER_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub(super) async fn make(
     shared: &Arc<Shared>,
     request: &ModelRequest,
-    start: &Start,
+    start: Start,
     progress: &dyn Progress,
+    entry: Entry<'_>,
 ) -> Made {
     let lane = &shared.plan.lanes[start.lane];
     let started_at = shared.env.wall();
@@ -55,9 +86,10 @@ pub(super) async fn make(
     let mut attempt = Running {
         shared,
         lane,
+        race: entry.race,
+        watch: Watch::new(start.limits, now),
         start,
         progress,
-        watch: Watch::new(start.limits, now),
         assembler: Assembler::default(),
         decoder: Decoder::new(lane.target.kind),
         started: now,
@@ -65,7 +97,11 @@ pub(super) async fn make(
         told_at: None,
         shown: false,
     };
-    let streamed = attempt.exchange(request).await;
+    let streamed = tokio::select! {
+        biased;
+        _ = entry.stopped => Err(overtaken()),
+        streamed = attempt.exchange(request) => streamed,
+    };
     attempt.conclude(request, started_at, streamed)
 }
 
@@ -81,7 +117,8 @@ fn without_key(failure: Failure, lane: &LanePlan) -> Failure {
 struct Running<'a> {
     shared: &'a Arc<Shared>,
     lane: &'a LanePlan,
-    start: &'a Start,
+    start: Start,
+    race: &'a Race,
     progress: &'a dyn Progress,
     watch: Watch,
     assembler: Assembler,
@@ -204,7 +241,7 @@ impl Running<'_> {
         if decoded.progressed.content_bytes == 0 {
             self.watch.ping(self.now());
         } else {
-            self.content(decoded.progressed.content_bytes);
+            self.content(decoded.progressed.content_bytes)?;
         }
         for piece in decoded.progressed.pieces {
             self.shown = true;
@@ -213,7 +250,10 @@ impl Running<'_> {
         Ok(decoded.is_last)
     }
 
-    fn content(&mut self, n_bytes: usize) {
+    fn content(&mut self, n_bytes: usize) -> Result<(), Failure> {
+        if !self.race.claim(self.start.attempt) {
+            return Err(overtaken());
+        }
         let now = self.now();
         #[expect(clippy::cast_precision_loss, reason = "the size of one event")]
         let is_first = self.watch.content(now, n_bytes as f64 / 4.0);
@@ -224,6 +264,7 @@ impl Running<'_> {
             self.told_at = Some(now);
             self.shared.handle(Event::Content(self.start.attempt));
         }
+        Ok(())
     }
 
     /// The server answered a request for a stream with one document.
@@ -248,6 +289,8 @@ impl Running<'_> {
         self.decoder.end(&mut self.assembler);
         let estimated_input = super::shell::input_bytes(request) / 4;
         let usage = match &streamed {
+            // Whoever was overtaken was heard all the same; others that said nothing cost nothing.
+            Err(failure) if failure.class == Class::Overtaken => self.assembler.usage(estimated_input),
             Err(_) if self.first_content.is_none() => Usage::default(),
             _ => self.assembler.usage(estimated_input),
         };
@@ -283,12 +326,16 @@ impl Running<'_> {
             cause: result.as_ref().err().map(|failure| failure.cause.clone()),
             usage,
         };
-        Made { record, result, usage }
+        Made { attempt: self.start.attempt, record, result, usage }
     }
 
     fn now(&self) -> Mono {
         self.shared.env.mono()
     }
+}
+
+fn overtaken() -> Failure {
+    Failure::new(Class::Overtaken, "another attempt of the same call had content first")
 }
 
 fn unusable(incomplete: Incomplete) -> Failure {

@@ -25,7 +25,7 @@ pub(super) enum State {
         /// When it gives up waiting.
         until: Mono,
     },
-    /// An attempt is under way.
+    /// An attempt is under way; in a race, the first of two.
     Running {
         /// Which.
         attempt: AttemptKey,
@@ -41,6 +41,15 @@ pub(super) enum State {
     },
 }
 
+/// The second attempt of a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Second {
+    /// Which.
+    pub(super) attempt: AttemptKey,
+    /// Where.
+    pub(super) lane: usize,
+}
+
 /// One call.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
@@ -50,6 +59,10 @@ pub(super) struct Call {
     pub(super) arrived_at: Mono,
     /// Where it stands; `None` only while it is being decided.
     pub(super) state: Option<State>,
+    /// A second attempt beside the running one, until one of them brings content.
+    pub(super) second: Option<Second>,
+    /// When a second attempt is due, while the first has no content.
+    pub(super) hedge_at: Option<Mono>,
     /// Attempts so far in this call.
     pub(super) n_attempts: u32,
     /// Answers in a row that the model malformed.
@@ -77,6 +90,8 @@ impl Call {
             arrival,
             arrived_at: now,
             state: None,
+            second: None,
+            hedge_at: None,
             n_attempts: 0,
             n_malformed: 0,
             excluded: BTreeSet::new(),
@@ -91,6 +106,34 @@ impl Call {
     #[must_use]
     pub(super) fn is_interactive(&self) -> bool {
         self.arrival.claim.class == CallClass::Interactive
+    }
+
+    /// Its attempts that are under way, with their lanes.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (AttemptKey, usize)> + use<> {
+        let first = match self.state {
+            Some(State::Running { attempt, lane }) => Some((attempt, lane)),
+            _ => None,
+        };
+        first.into_iter().chain(self.second.map(|second| (second.attempt, second.lane)))
+    }
+
+    /// An attempt started.
+    pub(super) fn begin(&mut self, attempt: AttemptKey, lane: usize) {
+        self.n_attempts += 1;
+        match self.state {
+            Some(State::Running { .. }) => self.second = Some(Second { attempt, lane }),
+            _ => self.state = Some(State::Running { attempt, lane }),
+        }
+    }
+
+    /// An attempt is over; of a race, the other one goes on alone.
+    pub(super) fn finish(&mut self, over: AttemptKey) {
+        if self.second.is_some_and(|second| second.attempt == over) {
+            self.second = None;
+        } else if matches!(self.state, Some(State::Running { attempt, .. }) if attempt == over) {
+            let second = self.second.take();
+            self.state = second.map(|Second { attempt, lane }| State::Running { attempt, lane });
+        }
     }
 
     /// Attempts of the step, those before parks included.

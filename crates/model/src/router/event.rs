@@ -73,6 +73,8 @@ pub enum Event {
 pub enum Action {
     /// Make an attempt for a call.
     Start(CallKey, Start),
+    /// Stop an attempt of a call: the other one of a race has content.
+    Cancel(CallKey, AttemptKey),
     /// Tell the caller.
     Finish(CallKey, Verdict),
     /// Hand a permit to whoever wakes parked runs.

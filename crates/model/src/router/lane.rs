@@ -59,6 +59,8 @@ pub(super) struct Flight {
     pub(super) signed_at: Mono,
     /// Whether content came.
     pub(super) has_content: bool,
+    /// Whether it tries a recovering lane while a sound one stands by.
+    pub(super) is_trial: bool,
 }
 
 /// Who holds the one place for a probe.
@@ -93,6 +95,8 @@ pub(super) struct Lane {
     pub(super) n_reserved: u32,
     /// The probe's place.
     pub(super) prober: Option<Prober>,
+    /// Complete answers in a row since the ramp began.
+    pub(super) n_proven: u32,
     /// The last headers or content on any stream.
     pub(super) signed_at: Mono,
     /// When the last good time ended, for the ramp.
@@ -116,12 +120,25 @@ pub(super) struct Counters {
     pub(super) n_probes: u64,
     /// Permits handed out.
     pub(super) n_permits: u64,
+    /// Second attempts that were started here because a first one was late elsewhere.
+    pub(super) n_hedges: u64,
+    /// Of these, how many had content first.
+    pub(super) n_hedges_won: u64,
     /// Time to first content.
     pub(super) first_content: Summary,
     /// Tokens of complete answers.
     pub(super) usage: Usage,
     /// The last results: whether each was refused as malformed.
     pub(super) refusals: VecDeque<bool>,
+}
+
+/// Silence on all streams of a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Silence {
+    /// Since when.
+    pub(super) since: Mono,
+    /// From when on it counts, if nothing is heard until then.
+    pub(super) at: Mono,
 }
 
 /// Before anything is learnt: a careful guess for English and code.
@@ -145,6 +162,7 @@ impl Lane {
             flights: BTreeMap::new(),
             n_reserved: 0,
             prober: None,
+            n_proven: 0,
             signed_at: now,
             good_until: now,
             silence_check: None,
@@ -195,16 +213,38 @@ impl Lane {
         u32::try_from(self.flights.len()).unwrap_or(u32::MAX).saturating_add(self.n_reserved)
     }
 
-    /// Whom to prefer among lanes of a tier: healthy before suspect, then the least loaded.
-    pub(super) fn rank(&mut self, now: Mono) -> (u8, f64) {
-        // Nobody would ever learn of a suspect lane that is never asked: it is avoided for a while.
-        let avoided = now.since(self.breaker.since()) < SUSPECT_FOR;
+    /// Whom to prefer among lanes of a tier: sound before suspect, then the least loaded.
+    pub(super) fn rank(&mut self, now: Mono, proofs: u32) -> (u8, f64) {
         let health = match self.breaker.phase() {
-            Phase::Suspect if avoided => 2,
-            Phase::Closed | Phase::Suspect => 0,
+            _ if self.is_sound(now, proofs) => 0,
+            Phase::Suspect => 2,
             _ => 1,
         };
         (health, f64::from(self.in_use()) / f64::from(self.ramp.limit(now)))
+    }
+
+    /// Whether calls may rely on it: nothing speaks against it, or it came back and has proved it.
+    #[must_use]
+    pub(super) fn is_sound(&self, now: Mono, proofs: u32) -> bool {
+        match self.breaker.phase() {
+            Phase::Closed => true,
+            // Nobody would ever learn of a suspect lane that is never asked: it is avoided for a while.
+            Phase::Suspect => now.since(self.breaker.since()) >= SUSPECT_FOR,
+            Phase::Ramping => self.n_proven >= proofs,
+            Phase::Open { .. } | Phase::HalfOpen => false,
+        }
+    }
+
+    /// Whether a recovering lane that is ready should be tried by a call that could go elsewhere:
+    /// as the probe, or in the ramp with one more trial at a time for each that went well.
+    #[must_use]
+    pub(super) fn wants_trial(&self) -> bool {
+        let n_trials = || self.flights.values().filter(|flight| flight.is_trial).count();
+        match self.breaker.phase() {
+            Phase::Open { .. } => true,
+            Phase::Ramping => n_trials() <= self.n_proven as usize,
+            Phase::Closed | Phase::Suspect | Phase::HalfOpen => false,
+        }
     }
 
     /// An estimate of input tokens.
@@ -252,16 +292,18 @@ impl Lane {
         }
     }
 
-    /// Since when all streams are silent, if at least `n_min` are, for at least `patience`.
+    /// Since when all streams are silent, if there was no sign of life for at least `patience` and
+    /// at least `n_min` streams have waited for half of that or longer.
     #[must_use]
-    pub(super) fn silent_since(&self, now: Mono, n_min: u32, patience: Duration) -> Option<Mono> {
+    pub(super) fn silent_since(&self, n_min: u32, patience: Duration) -> Option<Silence> {
         let patience = patience.max(self.first_content.unwrap_or_default() * 2);
-        if now.since(self.signed_at) < patience {
-            return None;
-        }
-        let silent = self.flights.values().filter(|flight| now.since(flight.signed_at) >= patience);
-        let since = silent.clone().map(|flight| flight.signed_at).min()?;
-        (silent.count() >= n_min as usize).then_some(since)
+        let mut signs: Vec<Mono> = self.flights.values().map(|flight| flight.signed_at).collect();
+        signs.sort_unstable();
+        let since = *signs.first()?;
+        let last = *signs.get((n_min as usize).saturating_sub(1))?;
+        // Streams that began after the last sign tell of the lane only from their start on.
+        let whole = self.signed_at.max(since).after(patience);
+        Some(Silence { since, at: whole.max(last.after(patience / 2)) })
     }
 
     /// Keeps the last results for the alarm on refusals.

@@ -10,8 +10,8 @@
 //! keys that no longer exist and change nothing.
 //!
 //! Where to read on: `place` (which lane a call gets, and what happens when there is none),
-//! `outcome` (what follows from a success or failure), `permits` (parked runs), `report` (the
-//! snapshot).
+//! `race` (a second attempt beside a late one), `outcome` (what follows from a success or failure),
+//! `permits` (parked runs), `report` (the snapshot).
 //!
 //! What holds between events (checked in debug builds): a flight belongs to a running call and the
 //! other way round; a waiting call is in its route's queue and has a timer; reserved places equal
@@ -19,7 +19,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_core::control::breaker::{Phase, Reason, Transition};
 use evenkeel_core::control::budget::RetryBudget;
@@ -29,7 +28,7 @@ use evenkeel_core::{Generator, Mono};
 use super::Operation;
 use super::call::{Call, State};
 use super::event::{Action, AttemptKey, CallKey, Event, PermitKey, Place};
-use super::lane::{Lane, Prober};
+use super::lane::{Lane, Prober, Silence};
 use super::plan::Plan;
 use crate::config::Protect;
 
@@ -38,6 +37,10 @@ use crate::config::Protect;
 pub(super) enum Timer {
     /// A waiting call gives up, or a pausing one goes on.
     Call(CallKey),
+    /// The first content of a call is late: a second attempt is due.
+    Hedge(CallKey),
+    /// A probe has been silent for too long to keep the next one waiting.
+    Probe(AttemptKey),
     /// An unused permit comes back.
     Permit(PermitKey),
 }
@@ -69,7 +72,8 @@ pub struct Machine {
     pub(super) lanes: Vec<Lane>,
     pub(super) routes: Vec<Route>,
     pub(super) calls: BTreeMap<CallKey, Call>,
-    pub(super) attempts: BTreeMap<AttemptKey, CallKey>,
+    /// Whose attempt, and on which lane.
+    pub(super) attempts: BTreeMap<AttemptKey, (CallKey, usize)>,
     pub(super) permits: BTreeMap<PermitKey, Held>,
     pub(super) budget: RetryBudget,
     pub(super) timers: BTreeSet<(Mono, Timer)>,
@@ -82,7 +86,6 @@ pub struct Machine {
 }
 
 const TRANSITIONS_KEPT: usize = 100;
-const SILENCE_CHECK: Duration = Duration::from_millis(250);
 
 impl Machine {
     /// A machine in which nothing has happened yet.
@@ -121,8 +124,8 @@ impl Machine {
             Event::Arrived(call, arrival) => self.arrived(now, call, arrival, generator),
             Event::Dropped(call) => self.dropped(now, call),
             Event::Headers(attempt, hints) => self.headers(now, attempt, &hints),
-            Event::Content(attempt) => self.content(now, attempt),
-            Event::Succeeded(attempt, usage) => self.succeeded(now, attempt, usage),
+            Event::Content(attempt) => self.content(now, attempt, generator),
+            Event::Succeeded(attempt, usage) => self.succeeded(now, attempt, usage, generator),
             Event::Failed(attempt, failure, usage) => self.failed(now, attempt, failure, usage, generator),
             Event::Parked(route, n_parked) => self.routes[route].n_parked = n_parked,
             Event::PermitTaken(permit) => self.renew_permit(now, permit),
@@ -170,6 +173,8 @@ impl Machine {
             self.timers.remove(&(at, timer));
             match timer {
                 Timer::Call(call) => self.call_timer(now, at, call, generator),
+                Timer::Hedge(call) => self.hedge_due(now, at, call),
+                Timer::Probe(attempt) => self.release_probe(now, attempt, generator),
                 Timer::Permit(permit) => self.lease_over(now, at, permit),
             }
         }
@@ -184,9 +189,9 @@ impl Machine {
         if lane.silence_check.is_none_or(|at| at > now) {
             return;
         }
-        let enough = lane.flights.len() >= config.silent_streams as usize;
-        lane.silence_check = enough.then(|| now.after(SILENCE_CHECK));
-        if let Some(since) = lane.silent_since(now, config.silent_streams, config.silent_for.0) {
+        let silence = lane.silent_since(config.silent_streams, config.silent_for.0);
+        lane.silence_check = silence.map(|silence| silence.at).filter(|at| *at > now);
+        if let Some(Silence { since, .. }) = silence.filter(|silence| silence.at <= now) {
             let began = lane.breaker.streak_started().unwrap_or(since);
             let transition = lane.breaker.silent(now, since, generator);
             self.changed(now, lane_idx, transition, began);
@@ -194,9 +199,10 @@ impl Machine {
     }
 
     pub(super) fn start_silence_check(&mut self, now: Mono, lane: usize) {
-        let enough = self.lanes[lane].flights.len() >= self.plan.settings.breaker.silent_streams as usize;
+        let config = self.plan.settings.breaker;
+        let enough = self.lanes[lane].flights.len() >= config.silent_streams as usize;
         if enough && self.lanes[lane].silence_check.is_none() && self.protects() {
-            self.lanes[lane].silence_check = Some(now.after(SILENCE_CHECK));
+            self.lanes[lane].silence_check = Some(now.after(config.silent_for.0 / 2));
         }
     }
 
@@ -226,6 +232,7 @@ impl Machine {
                 let at_least = if transition.reason == Reason::SilenceRefuted { in_flight } else { 0 };
                 lane.ramp.restart(now, at_least, lane.good_until);
                 lane.prober = None;
+                lane.n_proven = 0;
             }
             Phase::Closed | Phase::Suspect | Phase::HalfOpen => {}
         }
@@ -287,15 +294,25 @@ impl Machine {
             Some(State::Pausing { until, .. }) => {
                 self.timers.remove(&(until, Timer::Call(key)));
             }
-            Some(State::Running { attempt, lane }) => {
-                self.attempts.remove(&attempt);
-                let flight = self.lanes[lane].flights.remove(&attempt);
-                self.lanes[lane].count("cancelled", false);
-                if let Some(flight) = flight {
-                    self.return_probe(now, lane, attempt, flight.started.term);
+            Some(State::Running { .. }) => {
+                for (attempt, lane) in call.under_way() {
+                    self.give_back(now, attempt, lane);
+                }
+                if let Some(at) = call.hedge_at {
+                    self.timers.remove(&(at, Timer::Hedge(key)));
                 }
             }
             None => {}
+        }
+    }
+
+    /// An attempt whose caller went away.
+    fn give_back(&mut self, now: Mono, attempt: AttemptKey, lane: usize) {
+        self.attempts.remove(&attempt);
+        let flight = self.lanes[lane].flights.remove(&attempt);
+        self.lanes[lane].count("cancelled", false);
+        if let Some(flight) = flight {
+            self.return_probe(now, lane, attempt, flight.started.term);
         }
     }
 
@@ -315,12 +332,16 @@ impl Machine {
         }
         let n_flights: usize = self.lanes.iter().map(|lane| lane.flights.len()).sum();
         assert_eq!(n_flights, self.attempts.len(), "a flight is a running attempt");
-        for (attempt, call) in &self.attempts {
-            let state = self.calls.get(call).and_then(|call| call.state);
-            let Some(State::Running { attempt: running, lane }) = state else {
-                panic!("attempt {attempt:?} belongs to a call in {state:?}");
-            };
-            assert!(running == *attempt && self.lanes[lane].flights.contains_key(attempt));
+        for (attempt, (call, lane)) in &self.attempts {
+            let is_its = |call: &Call| call.under_way().any(|running| running == (*attempt, *lane));
+            assert!(self.calls.get(call).is_some_and(is_its), "attempt {attempt:?} belongs to no call");
+            assert!(self.lanes[*lane].flights.contains_key(attempt));
+        }
+        for (key, call) in &self.calls {
+            let races = call.second.is_some();
+            assert!(!races || matches!(call.state, Some(State::Running { .. })), "a second without a first");
+            let timed = call.hedge_at.is_none_or(|at| self.timers.contains(&(at, Timer::Hedge(*key))));
+            assert!(timed, "a second attempt that never comes due");
         }
         let n_waiting =
             self.calls.values().filter(|c| matches!(c.state, Some(State::Waiting { .. }))).count();

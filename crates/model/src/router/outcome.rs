@@ -16,6 +16,7 @@ use super::call::{Call, State};
 use super::event::{AttemptKey, CallKey, Verdict};
 use super::lane::{Dead, Flight, Prober};
 use super::machine::{Machine, Timer};
+use super::place::Trial;
 use crate::classify::{Class, Failure, Hints};
 use crate::config::Midstream;
 use crate::provider::Bound;
@@ -36,7 +37,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn content(&mut self, now: Mono, attempt: AttemptKey) {
+    pub(super) fn content(&mut self, now: Mono, attempt: AttemptKey, generator: &Generator) {
         let Some((lane_idx, flight)) = self.flight(attempt) else {
             return;
         };
@@ -48,6 +49,7 @@ impl Machine {
         }
         if !flight.has_content {
             lane.learn_first_content(now.since(flight.started.at));
+            self.win(now, attempt, flight.call, generator);
         }
         if self.protects() {
             let transition = self.lanes[lane_idx].breaker.content(now, flight.started);
@@ -55,7 +57,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn succeeded(&mut self, now: Mono, attempt: AttemptKey, usage: Usage) {
+    pub(super) fn succeeded(&mut self, now: Mono, attempt: AttemptKey, usage: Usage, generator: &Generator) {
+        // An answer without any content ends a race as well.
+        if let Some((call, _)) = self.attempts.get(&attempt).copied() {
+            self.win(now, attempt, call, generator);
+        }
         let Some((lane_idx, flight)) = self.end_flight(now, attempt, usage.input_tokens) else {
             return;
         };
@@ -69,6 +75,7 @@ impl Machine {
         lane.ramp.succeeded(now);
         lane.count("ok", false);
         lane.counters.usage.add(usage);
+        lane.n_proven += 1;
         self.budget.success(now);
         if self.protects() {
             let transition = self.lanes[lane_idx].breaker.succeeded(now, flight.started);
@@ -100,6 +107,9 @@ impl Machine {
         if !self.protects() {
             return self.plain_failure(now, flight.call, &failure, flight.has_content, generator);
         }
+        if failure.weight > 0.0 {
+            self.lanes[lane_idx].n_proven = 0;
+        }
         let was_closed = matches!(self.lanes[lane_idx].breaker.phase(), Phase::Closed | Phase::Suspect);
         self.blame(now, lane_idx, &flight, &failure, generator);
         let is_closed = matches!(self.lanes[lane_idx].breaker.phase(), Phase::Closed | Phase::Suspect);
@@ -108,7 +118,20 @@ impl Machine {
             has_content: flight.has_content,
             is_the_lanes_fault: !was_closed || !is_closed,
         };
+        if self.goes_on(flight.call, &failure, lane_idx) {
+            return;
+        }
         self.after_failure(now, flight.call, failure, context, generator);
+    }
+
+    /// Whether the other attempt of a race is still under way; then the failure ends nothing.
+    fn goes_on(&mut self, key: CallKey, failure: &Failure, lane: usize) -> bool {
+        let window = self.plan.lanes[lane].context_tokens;
+        let Some(call) = self.calls.get_mut(&key).filter(|call| call.state.is_some()) else {
+            return false;
+        };
+        note_failure(call, failure, lane, window);
+        true
     }
 
     /// An attempt that was stopped because its caller's time is over says nothing of its lane.
@@ -123,19 +146,22 @@ impl Machine {
         self.return_probe(now, lane, attempt, flight.started.term);
         self.end_flight(now, attempt, flight.tokens);
         self.lanes[lane].count("cancelled", false);
-        self.is_late(now, flight.call)
+        // The other attempt of a race ends in the same moment.
+        self.calls[&flight.call].state.is_some() || self.is_late(now, flight.call)
     }
 
-    fn flight(&self, attempt: AttemptKey) -> Option<(usize, Flight)> {
-        let call = self.attempts.get(&attempt)?;
-        let Some(State::Running { lane, .. }) = self.calls.get(call)?.state else {
-            return None;
-        };
+    pub(super) fn flight(&self, attempt: AttemptKey) -> Option<(usize, Flight)> {
+        let (_, lane) = *self.attempts.get(&attempt)?;
         self.lanes[lane].flights.get(&attempt).map(|flight| (lane, *flight))
     }
 
     /// Takes the attempt out and settles its tokens.
-    fn end_flight(&mut self, now: Mono, attempt: AttemptKey, used: u64) -> Option<(usize, Flight)> {
+    pub(super) fn end_flight(
+        &mut self,
+        now: Mono,
+        attempt: AttemptKey,
+        used: u64,
+    ) -> Option<(usize, Flight)> {
         let (lane, flight) = self.flight(attempt)?;
         self.attempts.remove(&attempt);
         self.lanes[lane].flights.remove(&attempt);
@@ -144,7 +170,10 @@ impl Machine {
             self.lanes[lane].prober = None;
         }
         if let Some(call) = self.calls.get_mut(&flight.call) {
-            call.state = None;
+            call.finish(attempt);
+            if call.state.is_none() {
+                self.disarm_hedge(flight.call);
+            }
         }
         Some((lane, flight))
     }
@@ -196,7 +225,8 @@ impl Machine {
         }
     }
 
-    fn judge(
+    /// What an attempt that failed, or was overtaken, says of its lane's health.
+    pub(super) fn judge(
         &mut self,
         now: Mono,
         lane_idx: usize,
@@ -208,7 +238,8 @@ impl Machine {
         let began = lane.breaker.streak_started().unwrap_or(flight.started.at);
         let is_current = flight.started.term == lane.breaker.term();
         let ramping = lane.breaker.phase() == Phase::Ramping;
-        if ramping && is_current && failure.weight > 0.0 && lane.ramp.failed(now) {
+        // A trial had somewhere else to go: there is no reason to try on.
+        if ramping && is_current && failure.weight > 0.0 && (lane.ramp.failed(now) || flight.is_trial) {
             let transition = lane.breaker.trip(now, Reason::RampFailed, generator);
             return self.changed(now, lane_idx, transition, began);
         }
@@ -299,10 +330,8 @@ impl Machine {
         if call.n_attempts > FREE_FAILOVERS && !self.budget.take(now, 1.0) {
             return self.give_up(now, key, generator);
         }
-        for tier in 0..=tier {
-            if let Some(lane) = self.ready_lane(now, key, tier) {
-                return self.start(now, key, lane);
-            }
+        if let Some(lane) = self.sound_lane(now, key, tier + 1) {
+            return self.start(now, key, lane, Trial::No);
         }
         let flows = matches!(self.lanes[after.lane].breaker.phase(), Phase::Closed | Phase::Suspect);
         if may_retry && flows && self.budget.take(now, 1.0) {
@@ -347,7 +376,8 @@ impl Machine {
         let attempt = AttemptKey(self.fresh_key());
         let lane = &mut self.lanes[lane_idx];
         let started = lane.breaker.started(now);
-        let flight = Flight { started, call: key, tokens: 0, signed_at: now, has_content: false };
+        let flight =
+            Flight { started, call: key, tokens: 0, signed_at: now, has_content: false, is_trial: false };
         lane.flights.insert(attempt, flight);
         let day = Duration::from_secs(600).min(now.until(self.calls[&key].arrival.deadline));
         let limits = Limits {

@@ -1,7 +1,7 @@
 //! Permits: how parked runs come back.
 //!
 //! Waking is pull, not a timer. A lane that wants a probe hands out exactly one permit; a lane with
-//! free streams hands out one per free stream at the pace of its ramp. Each permit wakes one parked
+//! free streams hands out one per free stream at the pace of its ramp; sound lanes go first. Each permit wakes one parked
 //! run, and its call starts on that lane without further questions. A permit is a lease: unused, it
 //! comes back when its token is dropped or its time is over, and with it the place it had kept.
 
@@ -9,8 +9,9 @@ use evenkeel_core::Mono;
 use evenkeel_core::control::breaker::Phase;
 
 use super::event::{Action, AttemptKey, CallKey, PermitKey, Place};
-use super::lane::{Flight, Prober, Ready};
+use super::lane::{Prober, Ready};
 use super::machine::{Held, Machine, Timer};
+use super::place::{Flown, Trial};
 
 /// How long later tiers wait after a permit of theirs was of no use to the run it woke.
 const BOUNCE: std::time::Duration = std::time::Duration::from_secs(2);
@@ -26,7 +27,8 @@ impl Machine {
         let later = plan.fallback && route.later_tiers_from <= now;
         let n_tiers = if later { plan.tiers.len() } else { 1 };
         let lanes: Vec<usize> = plan.tiers.iter().take(n_tiers).flatten().copied().collect();
-        for lane in lanes {
+        let (sound, others): (Vec<_>, Vec<_>) = lanes.into_iter().partition(|lane| self.is_sound(now, *lane));
+        for lane in sound.into_iter().chain(others) {
             match self.lanes[lane].ready(now, 0) {
                 Ready::Probe => {
                     self.grant_probe(now, Place { route: route_idx, lane });
@@ -188,11 +190,7 @@ impl Machine {
         let tokens = lane.tokens_of(bytes);
         lane.limiter.reserve(now, tokens);
         lane.limiter.calls.give(now, 1.0);
-        let started = lane.breaker.started(now);
-        let flight = Flight { started, call: key, tokens, signed_at: now, has_content: false };
-        lane.flights.insert(attempt, flight);
-        self.start_silence_check(now, lane_idx);
-        let limits = self.limits(now, key, lane_idx, is_probe.then_some(n_probes));
-        self.run(key, attempt, lane_idx, limits);
+        let probes = is_probe.then_some(n_probes);
+        self.fly(now, key, attempt, Flown { lane: lane_idx, tokens, trial: Trial::No, probes });
     }
 }

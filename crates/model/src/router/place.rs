@@ -1,15 +1,19 @@
 //! Which lane a call gets, and what happens when none takes it.
 //!
-//! Tiers are asked in order; within a tier a healthy lane goes before a suspect one and a less
-//! loaded before a more loaded one. A lane whose breaker wants a probe takes the call as the probe
-//! (when runs are parked, a permit has taken that place already). When no lane is ready the call
+//! Tiers are asked in order; within a tier a sound lane goes before a suspect one and a less loaded
+//! before a more loaded one. A lane that is suspect or recovering gets a call only when no sound one
+//! of the allowed tiers is ready, or as a trial: the probe, and then one more at a time for each
+//! trial in a row that brought a whole answer, each of a call that has not failed before and with a
+//! second attempt elsewhere as soon as it is late (`race`). So a call meets at most one stall while a
+//! lane recovers, and the lane proves itself before it carries calls again. Without a sound lane the
+//! recovering one takes the call, as the probe or within its ramp. When no lane is ready the call
 //! waits or parks. A batch call waits only for what ends soon: a full lane or a pause shorter than
 //! `batch_wait`. For an open breaker it does not wait at all, because a parked run is one row and a
 //! waiting call holds a slot of the harness. An interactive call waits as long as its route allows.
 
 use std::time::Duration;
 
-use evenkeel_core::control::breaker::Phase;
+use evenkeel_core::control::breaker::{Gate, Phase};
 use evenkeel_core::{Code, Error, Generator, Mono, Origin};
 
 use super::call::{Call, State};
@@ -18,6 +22,28 @@ use super::lane::{Dead, Flight, Prober, Ready};
 use super::machine::{Machine, Timer};
 use crate::classify::Class;
 use crate::stream::watch::Limits;
+
+/// Whether an attempt tries a recovering lane although a sound one is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trial {
+    /// It does.
+    Yes,
+    /// It does not.
+    No,
+}
+
+/// An attempt whose place is paid for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flown {
+    /// Where.
+    pub(super) lane: usize,
+    /// Input tokens reserved.
+    pub(super) tokens: u64,
+    /// Whether it is a trial.
+    pub(super) trial: Trial,
+    /// When it is the probe: how many probes of this outage went before it.
+    pub(super) probes: Option<u32>,
+}
 
 /// What a look at all candidates found, when none is ready.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,35 +101,55 @@ impl Machine {
         is_late
     }
 
-    /// Starts the call on the best lane that is ready.
+    /// Starts the call on the lane that suits it best, if one is ready.
     pub(super) fn try_start(&mut self, now: Mono, key: CallKey) -> bool {
-        for tier in 0..self.tiers_allowed(&self.calls[&key]) {
-            if let Some(lane) = self.ready_lane(now, key, tier) {
-                self.start(now, key, lane);
-                return true;
-            }
+        let n_tiers = self.tiers_allowed(&self.calls[&key]);
+        let ready = self.ready_lanes(now, key, n_tiers);
+        let Some((first, _)) = ready.first().copied() else {
+            return false;
+        };
+        let Some((sound, tier)) = ready.iter().copied().find(|(lane, _)| self.is_sound(now, *lane)) else {
+            self.start(now, key, first, Trial::No);
+            return true;
+        };
+        let is_fresh = self.calls[&key].n_attempts_of_step() == 0;
+        let wants = |lane: usize| !self.is_sound(now, lane) && self.lanes[lane].wants_trial();
+        let recovering = ready.iter().find(|(lane, of)| *of <= tier && wants(*lane));
+        match recovering.filter(|_| is_fresh) {
+            Some((lane, _)) => self.start(now, key, *lane, Trial::Yes),
+            None => self.start(now, key, sound, Trial::No),
         }
-        false
+        true
     }
 
-    /// The best lane of a tier that could take the call now.
-    pub(super) fn ready_lane(&mut self, now: Mono, key: CallKey, tier: usize) -> Option<usize> {
+    /// The best sound lane of the first `n_tiers` tiers that could take the call now.
+    pub(super) fn sound_lane(&mut self, now: Mono, key: CallKey, n_tiers: usize) -> Option<usize> {
+        let ready = self.ready_lanes(now, key, n_tiers);
+        ready.into_iter().map(|(lane, _)| lane).find(|lane| self.is_sound(now, *lane))
+    }
+
+    /// Whether calls may rely on a lane.
+    pub(super) fn is_sound(&self, now: Mono, lane: usize) -> bool {
+        self.lanes[lane].is_sound(now, self.plan.settings.ramp.proofs)
+    }
+
+    /// Lanes of the first `n_tiers` tiers that could take the call now, best first, with their tiers.
+    fn ready_lanes(&mut self, now: Mono, key: CallKey, n_tiers: usize) -> Vec<(usize, usize)> {
         let call = &self.calls[&key];
-        let bytes = call.arrival.input_bytes;
-        let candidates: Vec<usize> = self.candidates(call, tier).collect();
-        let mut best: Option<(usize, (u8, f64))> = None;
-        for idx in candidates {
+        let (bytes, proofs) = (call.arrival.input_bytes, self.plan.settings.ramp.proofs);
+        let candidates: Vec<(usize, usize)> = (0..n_tiers)
+            .flat_map(|tier| self.candidates(call, tier).map(move |lane| (lane, tier)).collect::<Vec<_>>())
+            .collect();
+        let mut ready = Vec::new();
+        for (idx, tier) in candidates {
             let lane = &mut self.lanes[idx];
             let tokens = lane.tokens_of(bytes);
-            if !matches!(lane.ready(now, tokens), Ready::Now | Ready::Probe) {
-                continue;
-            }
-            let rank = lane.rank(now);
-            if best.is_none_or(|(_, known)| (rank.0, rank.1) < known) {
-                best = Some((idx, rank));
+            if matches!(lane.ready(now, tokens), Ready::Now | Ready::Probe) {
+                ready.push((tier, lane.rank(now, proofs), idx));
             }
         }
-        best.map(|(idx, _)| idx)
+        ready.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.0.cmp(&b.1.0)).then(a.1.1.total_cmp(&b.1.1)));
+        ready.into_iter().map(|(tier, _, idx)| (idx, tier)).collect()
     }
 
     /// How many tiers the call may use.
@@ -113,7 +159,7 @@ impl Machine {
     }
 
     /// Lanes of a tier that have not failed this call and whose window is large enough.
-    fn candidates<'a>(&'a self, call: &'a Call, tier: usize) -> impl Iterator<Item = usize> + 'a {
+    pub(super) fn candidates<'a>(&'a self, call: &'a Call, tier: usize) -> impl Iterator<Item = usize> + 'a {
         let lanes = &self.plan.routes[call.arrival.route].tiers[tier];
         lanes.iter().copied().filter(move |idx| !call.excluded.contains(idx) && self.fits(call, *idx))
     }
@@ -126,89 +172,56 @@ impl Machine {
     }
 
     /// Starts an attempt.
-    pub(super) fn start(&mut self, now: Mono, key: CallKey, lane_idx: usize) {
+    pub(super) fn start(&mut self, now: Mono, key: CallKey, lane_idx: usize, trial: Trial) {
         let attempt = AttemptKey(self.fresh_key());
         let n_probes = self.lanes[lane_idx].breaker.n_probes();
-        if self.lanes[lane_idx].breaker.gate(now) == evenkeel_core::control::breaker::Gate::Probe {
+        if self.lanes[lane_idx].breaker.gate(now) == Gate::Probe {
             let transition = self.lanes[lane_idx].breaker.begin_probe(now);
             self.changed(now, lane_idx, transition, now);
             self.lanes[lane_idx].prober = Some(Prober::Attempt(attempt));
             self.lanes[lane_idx].counters.n_probes += 1;
         }
         let is_probe = self.lanes[lane_idx].breaker.phase() == Phase::HalfOpen;
-        let bytes = self.calls[&key].arrival.input_bytes;
         let lane = &mut self.lanes[lane_idx];
-        let tokens = lane.tokens_of(bytes);
+        let tokens = lane.tokens_of(self.calls[&key].arrival.input_bytes);
         lane.limiter.reserve(now, tokens);
         lane.ramp.take(now);
-        let started = lane.breaker.started(now);
-        let flight = Flight { started, call: key, tokens, signed_at: now, has_content: false };
+        self.fly(
+            now,
+            key,
+            attempt,
+            Flown { lane: lane_idx, tokens, trial, probes: is_probe.then_some(n_probes) },
+        );
+    }
+
+    /// Books the stream of an attempt whose place is paid for, and has it made.
+    pub(super) fn fly(&mut self, now: Mono, key: CallKey, attempt: AttemptKey, flown: Flown) {
+        let lane = &mut self.lanes[flown.lane];
+        let flight = Flight {
+            started: lane.breaker.started(now),
+            call: key,
+            tokens: flown.tokens,
+            signed_at: now,
+            has_content: false,
+            is_trial: flown.trial == Trial::Yes,
+        };
         lane.flights.insert(attempt, flight);
-        self.start_silence_check(now, lane_idx);
-        let limits = self.limits(now, key, lane_idx, is_probe.then_some(n_probes));
-        self.run(key, attempt, lane_idx, limits);
+        self.start_silence_check(now, flown.lane);
+        let limits = self.limits(now, key, flown.lane, flown.probes);
+        self.run(key, attempt, flown.lane, limits);
+        if flown.probes.is_some() {
+            self.watch_probe(now, flown.lane, attempt);
+        }
+        self.arm_hedge(now, key, flown.lane);
     }
 
     /// Marks the call as running and has the attempt made.
     pub(super) fn run(&mut self, key: CallKey, attempt: AttemptKey, lane: usize, limits: Limits) {
-        self.attempts.insert(attempt, key);
+        self.attempts.insert(attempt, (key, lane));
         let call = self.calls.get_mut(&key).expect("the caller has just looked at this call");
-        call.state = Some(State::Running { attempt, lane });
-        call.n_attempts += 1;
+        call.begin(attempt, lane);
         let start = Start { attempt, lane, number: call.n_attempts_of_step(), limits, bound: call.bound };
         self.actions.push(Action::Start(key, start));
-    }
-
-    /// How long an attempt may take. A probe has less time at first, so that silence does not hide
-    /// a recovery; each failed probe gives the next one more, so that a slow one can succeed.
-    pub(super) fn limits(&mut self, now: Mono, key: CallKey, lane_idx: usize, probes: Option<u32>) -> Limits {
-        let config = self.plan.settings.timeouts;
-        let plan = &self.plan.lanes[lane_idx];
-        let tokens = self.lanes[lane_idx].tokens_of(self.calls[&key].arrival.input_bytes);
-        let patience = if plan.reasoning { 4 } else { 1 };
-        #[expect(clippy::cast_precision_loss, reason = "an estimate of a size")]
-        let for_input = config.first_content_per_20k_tokens.0.mul_f64(tokens as f64 / 20_000.0);
-        let learnt = self.lanes[lane_idx].first_content.unwrap_or_default() * 4;
-        let ceiling = config.first_content_max.0 * patience;
-        let has_other = self.has_other(now, key, lane_idx);
-        let mut first_content = ((config.first_content.0 + for_input) * patience).max(learnt);
-        if !has_other {
-            first_content *= 2;
-        }
-        let mut headers = (config.headers.0 + for_input) * patience;
-        first_content = first_content.min(ceiling.max(config.first_content.0));
-        if has_other && let Some(usual) = self.lanes[lane_idx].counters.first_content.usual() {
-            // Waiting longer than this lane ever needs is worse than asking the other one.
-            let impatient = (usual * 4).max(config.first_content_elsewhere_min.0) * patience + for_input;
-            headers = headers.min(impatient);
-            first_content = first_content.min(impatient);
-        }
-        if let Some(n_failed) = probes {
-            let growth = 1.5f64.powi(i32::try_from(n_failed.min(20)).unwrap_or(20));
-            let least = Duration::from_secs(3).max(learnt) * patience;
-            let probe = (least + for_input).mul_f64(growth);
-            headers = headers.min(probe);
-            first_content = first_content.min(probe);
-        }
-        let left = now.until(self.calls[&key].arrival.deadline);
-        Limits {
-            headers,
-            first_content,
-            idle: config.idle.0,
-            idle_with_pings: config.idle_with_pings.0,
-            attempt: config.attempt.0.min(left),
-            tokens_per_s_min: has_other.then_some(config.tokens_per_s_min),
-            slow_after: config.slow_after.0,
-        }
-    }
-
-    fn has_other(&mut self, now: Mono, key: CallKey, lane_idx: usize) -> bool {
-        let call = &self.calls[&key];
-        let others: Vec<usize> = (0..self.tiers_allowed(call))
-            .flat_map(|tier| self.candidates(call, tier).collect::<Vec<_>>())
-            .filter(|other| *other != lane_idx)
-            .collect();
-        others.into_iter().any(|other| self.lanes[other].ready(now, 0) == Ready::Now)
     }
 
     /// No lane is ready: wait, park or fail.
@@ -301,7 +314,7 @@ impl Machine {
         let bytes = self.calls[&key].arrival.input_bytes;
         let tokens = self.lanes[lane].tokens_of(bytes);
         if self.lanes[lane].ready(now, tokens) == Ready::Now && !self.is_late(now, key) {
-            return self.start(now, key, lane);
+            return self.start(now, key, lane, Trial::No);
         }
         if self.calls.contains_key(&key) {
             self.find_place(now, key, generator);

@@ -52,6 +52,8 @@ pub struct RoutePlan {
     pub midstream: Midstream,
     /// Whether a later tier may answer.
     pub fallback: bool,
+    /// Whether a second attempt may be made beside a late one.
+    pub hedge: bool,
     /// Whether refused content may be tried elsewhere.
     pub reroute_rejected: bool,
 }
@@ -192,6 +194,7 @@ fn route_plan(name: &str, route: &RouteConfig, lanes: &[LanePlan]) -> RoutePlan 
         interactive_max: route.park.interactive_max.0,
         midstream: route.midstream,
         fallback: route.fallback,
+        hedge: route.hedge,
         reroute_rejected: route.reroute_rejected,
     }
 }

@@ -89,6 +89,8 @@ impl Machine {
             outcomes: owned(&lane.counters.outcomes),
             probes: lane.counters.n_probes,
             permits: lane.counters.n_permits,
+            hedges: lane.counters.n_hedges,
+            hedges_won: lane.counters.n_hedges_won,
             first_content_ms: lane.counters.first_content.snapshot(),
             seconds_to_detect: seconds(lane.breaker.detected_after()),
             seconds_to_recover: seconds(lane.breaker.recovered_after()),

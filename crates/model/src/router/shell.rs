@@ -19,14 +19,17 @@ use evenkeel_core::{Code, Error, Mono};
 use evenkeel_env::Env;
 use evenkeel_env::http::Client;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, mpsc};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{Notify, mpsc, oneshot};
 
-use super::event::{Action, Arrival, CallKey, Event, PermitKey, Place, Start, Verdict};
+use super::attempt::{Entry, Race};
+use super::event::{Action, Arrival, AttemptKey, CallKey, Event, PermitKey, Place, Start, Verdict};
 use super::machine::Machine;
 use super::plan::Plan;
 use super::report::Instant;
 use super::{Operation, RouterSnapshot, attempt};
 use crate::config::{ProviderKeys, RouterConfig};
+use crate::stream::answer::Answer;
 
 /// The model router; implements the model port.
 pub struct Router {
@@ -55,6 +58,8 @@ struct State {
 /// What a call is told.
 enum Command {
     Start(Start),
+    /// Another attempt has content.
+    Cancel(AttemptKey),
     Finish(Verdict),
 }
 
@@ -180,7 +185,8 @@ impl Shared {
             }
             let before = state.wake;
             state.wake = state.machine.next_wake(now);
-            state.wake != before
+            // A later wake needs no word: the timer comes early once and looks again.
+            state.wake.is_some_and(|at| before.is_none_or(|before| at < before))
         };
         // Outside the lock, because dropping a permit takes it.
         if !granted.is_empty() {
@@ -196,6 +202,7 @@ impl Shared {
     fn perform(self: &Arc<Self>, state: &mut State, action: Action, granted: &mut Vec<Permit>) {
         match action {
             Action::Start(call, start) => tell(state, call, Command::Start(start)),
+            Action::Cancel(call, attempt) => tell(state, call, Command::Cancel(attempt)),
             Action::Finish(call, verdict) => tell(state, call, Command::Finish(verdict)),
             Action::Grant(key, place) => granted.push(self.token(state, key, place)),
             Action::Changed(lane, transition) => {
@@ -255,7 +262,7 @@ impl Shared {
 
     fn arrive(self: &Arc<Self>, request: &ModelRequest, route: usize) -> (InCall, mpsc::Receiver<Command>) {
         let left = self.env.wall().until(request.deadline);
-        let (sender, receiver) = mpsc::channel(8);
+        let (sender, receiver) = mpsc::channel(16);
         let (key, permit) = {
             let mut state = self.lock();
             let key = CallKey(state.next_call);
@@ -282,7 +289,7 @@ impl Shared {
 
 fn tell(state: &mut State, call: CallKey, command: Command) {
     if let Some(caller) = state.callers.get(&call) {
-        // A call hears one thing at a time; a full channel cannot be.
+        // A call hears of a few attempts before it acts; a full channel cannot be.
         let told = caller.try_send(command);
         debug_assert!(!matches!(told, Err(mpsc::error::TrySendError::Full(_))));
     }
@@ -317,28 +324,55 @@ async fn run_call(shared: Arc<Shared>, request: ModelRequest, progress: Arc<dyn 
         return ModelOutcome::Fatal { error, attempts };
     };
     let (_in_call, mut commands) = shared.arrive(&request, route);
-    while let Some(command) = commands.recv().await {
-        let start = match command {
-            Command::Start(start) => start,
-            Command::Finish(verdict) => return outcome(&shared, verdict, attempts),
-        };
-        let made = attempt::make(&shared, &request, &start, &*progress).await;
-        attempts.push(made.record);
-        match made.result {
-            Ok(answer) => {
-                shared.handle(Event::Succeeded(start.attempt, answer.usage));
-                let reply = ModelReply {
-                    message: answer.message,
-                    finish: answer.finish.as_str().to_owned(),
-                    usage: answer.usage,
-                    attempts,
+    let race = Race::default();
+    let mut stops = BTreeMap::new();
+    let mut running = FuturesUnordered::new();
+    loop {
+        // What the machine has decided goes before what the attempts find.
+        tokio::select! {
+            biased;
+            command = commands.recv() => match command {
+                Some(Command::Start(start)) => {
+                    let (stop, stopped) = oneshot::channel();
+                    stops.insert(start.attempt, stop);
+                    let entry = Entry { race: &race, stopped };
+                    running.push(attempt::make(&shared, &request, start, &*progress, entry));
+                }
+                Some(Command::Cancel(attempt)) => {
+                    stops.remove(&attempt);
+                }
+                Some(Command::Finish(verdict)) => return outcome(&shared, verdict, attempts),
+                None => break,
+            },
+            Some(made) = running.next(), if !running.is_empty() => {
+                race.leave(made.attempt);
+                let answer = match made.result {
+                    Ok(answer) => answer,
+                    Err(failure) => {
+                        attempts.push(made.record);
+                        shared.handle(Event::Failed(made.attempt, failure, made.usage));
+                        continue;
+                    }
                 };
-                return ModelOutcome::Done(Box::new(reply));
+                shared.handle(Event::Succeeded(made.attempt, answer.usage));
+                // Whoever was overtaken ends now, and its cost is on record.
+                stops.clear();
+                attempts.extend(running.map(|made| made.record).collect::<Vec<_>>().await);
+                attempts.push(made.record);
+                return ModelOutcome::Done(Box::new(reply(answer, attempts)));
             }
-            Err(failure) => shared.handle(Event::Failed(start.attempt, failure, made.usage)),
         }
     }
     ModelOutcome::Fatal { error: Error::internal("The router forgot a call."), attempts }
+}
+
+fn reply(answer: Answer, attempts: Vec<Attempt>) -> ModelReply {
+    ModelReply {
+        message: answer.message,
+        finish: answer.finish.as_str().to_owned(),
+        usage: answer.usage,
+        attempts,
+    }
 }
 
 fn outcome(shared: &Shared, verdict: Verdict, attempts: Vec<Attempt>) -> ModelOutcome {

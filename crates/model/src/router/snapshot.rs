@@ -62,6 +62,10 @@ pub struct DeploymentSnapshot {
     pub probes: u64,
     /// Permits handed out.
     pub permits: u64,
+    /// Second attempts made here beside a late one elsewhere.
+    pub hedges: u64,
+    /// Of these, how many had content first.
+    pub hedges_won: u64,
     /// Time to first content.
     pub first_content_ms: SummarySnapshot,
     /// From the first failure to the opening, last time.

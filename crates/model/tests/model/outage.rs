@@ -17,9 +17,18 @@ fn is_down(now: Mono) -> bool {
 
 /// System 1: two tasks a second for 45 s, the only provider down for 30 s.
 fn system_one(n_steps: u32, first_ms: u64, total_ms: u64, broken: &Behaviour) -> Outcome {
+    seeded_system_one(7, n_steps, (first_ms, total_ms), broken)
+}
+
+fn seeded_system_one(
+    seed: u64,
+    n_steps: u32,
+    (first_ms, total_ms): (u64, u64),
+    broken: &Behaviour,
+) -> Outcome {
     let behave =
         |now: Mono, _, _| if is_down(now) { broken.clone() } else { Behaviour::Answers(first_ms, total_ms) };
-    let mut world = World::new(&single(), 7, behave);
+    let mut world = World::new(&single(), seed, behave);
     for i in 0..90 {
         world.run_at(i * 500, n_steps);
     }
@@ -76,10 +85,12 @@ fn a_refused_connection_is_as_good_as_an_error() {
 /// A provider that takes connections and says nothing gives nobody an error to count.
 #[test]
 fn silence_on_all_streams_is_an_outage_within_seconds() {
-    let outcome = system_one(8, 250, 600, &Behaviour::Silent);
-    assert!(outcome.detect_s <= 4.0, "{outcome:?}");
-    assert!(outcome.calls_while_down < 100, "{outcome:?}");
-    assert!(outcome.p99_s <= 56.0, "{outcome:?}");
+    for seed in 0..20 {
+        let outcome = seeded_system_one(seed, 8, (250, 600), &Behaviour::Silent);
+        assert!(outcome.detect_s <= 3.01 && outcome.first_success_ms <= 2_000, "{outcome:?}");
+        assert!(outcome.calls_while_down <= 40, "{outcome:?}");
+        assert!(outcome.p99_s <= 51.0, "{outcome:?}");
+    }
 }
 
 #[test]
@@ -417,10 +428,12 @@ fn a_dropped_probe_gives_its_place_back() {
     for i in 0..8 {
         world.run_at(i, 1);
     }
-    world.until(5_900);
-    world.until(8_000);
+    world.until(5_000);
+    // A silent probe keeps its place for a second; this is just after one has begun.
+    while world.made.last().unwrap().at.0 < 5_000 {
+        world.until(world.now.0 + 50);
+    }
     let prober = world.made.last().unwrap().clone();
-    assert!(prober.at.0 >= 5_000, "a probe hangs: {prober:?}");
     assert_eq!(world.snapshot().deployments["acme-large"].state, "half_open");
     let before = world.made.len();
     world.drop_call_of(prober.run);

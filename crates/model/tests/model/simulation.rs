@@ -86,6 +86,8 @@ pub(crate) struct World<F> {
     pub(crate) endings: Vec<(Mono, usize, Ending)>,
     pub(crate) successes: Vec<Mono>,
     pub(crate) grants: Vec<Mono>,
+    /// Attempts that were overtaken.
+    pub(crate) cancelled: Vec<Mono>,
     /// Whether parked runs take the permits that are handed out.
     pub(crate) takes_permits: bool,
     dropped: BTreeSet<CallKey>,
@@ -148,6 +150,7 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
             endings: Vec::new(),
             successes: Vec::new(),
             grants: Vec::new(),
+            cancelled: Vec::new(),
             takes_permits: true,
             dropped: BTreeSet::new(),
         }
@@ -267,6 +270,10 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
         for action in actions {
             match action {
                 Action::Start(call, start) => self.start(call, &start),
+                Action::Cancel(_, attempt) => {
+                    self.attempts.remove(&attempt).expect("an attempt that is cancelled is under way");
+                    self.cancelled.push(self.now);
+                }
                 Action::Finish(call, verdict) => self.finish(call, verdict),
                 Action::Grant(permit, _) => self.granted(permit),
                 Action::Changed(..) => {}

@@ -13,7 +13,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::cgroup::{Cgroup, Hierarchy};
 use super::identity::Identity;
-use super::keeper::{Keeper, Ran};
+use super::keeper::{Keeper, Pipes, Ran};
 use super::sys;
 use crate::config::{Degradable, Isolation};
 use crate::doctor::{Finding, Report, State};
@@ -66,6 +66,7 @@ fn examine(read_only_paths: Vec<PathBuf>) -> Report {
     };
     findings.push(cgroup_finding("cgroup memory", Degradable::CgroupMemory, bounds_memory));
     findings.push(cgroup_finding("cgroup processes", Degradable::CgroupPids, bounds_processes));
+    findings.push(workspace_sockets());
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     Report { usable, kernel, findings }
 }
@@ -93,12 +94,14 @@ fn run_trial(raise: Raise, workspace: &Path) -> Result<Seen, Failure> {
         cwd: String::new(),
         env: Vec::new(),
         limits: RunnerLimits::default(),
+        network: false,
     };
     let (socket, _held) = UnixStream::pair().step("make a socket")?;
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).step("make a pipe")?;
     let null: OwnedFd = fs::File::open("/dev/null").step("open /dev/null")?.into();
     let stdio = [null, write.try_clone().step("make a pipe")?, write];
-    let ran = Keeper::new(raise, None)?.run(&request, stdio, socket.as_fd());
+    let pipes = Pipes { stdio, proxy: None };
+    let ran = Keeper::new(raise, None)?.run(&request, pipes, socket.as_fd());
     let mut text = String::new();
     fs::File::from(read).read_to_string(&mut text).step("read what the trial printed")?;
     match &ran.reply {
@@ -193,6 +196,19 @@ fn cgroup_finding(mechanism: &str, name: Degradable, is_enforced: bool) -> Findi
     };
     let remedy = "Give the server a cgroup of its own (systemd: Delegate=yes and DelegateSubgroup=server), or run it as root.";
     degradable(mechanism, name, is_enforced, detail.to_owned(), remedy)
+}
+
+/// Sockets with a path belong to no namespace, and no filter can read the path.
+fn workspace_sockets() -> Finding {
+    Finding {
+        mechanism: "sockets in the workspace".to_owned(),
+        state: State::Open,
+        detail: "a command reaches a process outside that listens on a socket inside its workspace"
+            .to_owned(),
+        remedy: "Let nothing of the host listen below server.data_dir; workspaces begin without sockets."
+            .to_owned(),
+        degradable: None,
+    }
 }
 
 /// Why namespaces do not work here, as far as the host tells.

@@ -6,6 +6,7 @@
 //! When this process ends, for whatever reason, the kernel kills every other process of its pid
 //! namespace. It ends when the command ends, and when its keeper dies.
 
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, wait};
@@ -13,9 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::command::{self, Stdio};
 use super::filter::Filter;
+use super::keeper::Pipes;
 use super::root::{self, Plan, Sources};
 use super::{identity, landlock, socket, sys};
 use crate::config::Isolation;
+use crate::network::PROXY_PORT;
 use crate::wire::{Failure, Request, Step};
 
 /// What pid 1 tells its keeper, once.
@@ -47,6 +50,8 @@ pub(super) struct Task<'a> {
 struct Order {
     request: Request,
     stdio: Stdio,
+    /// Through which the socket of the proxy is handed out.
+    proxy: Option<OwnedFd>,
     /// The view of the workspace, if the keeper took it.
     workspace: Option<OwnedFd>,
 }
@@ -77,6 +82,9 @@ fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
     sys::raise_loopback().step("raise the loopback device")?;
 
     let order = await_order(&task.channel)?;
+    if let Some(channel) = order.proxy {
+        hand_out_proxy(&channel).step("open the socket of the proxy")?;
+    }
     let workspace = match order.workspace {
         Some(workspace) => workspace,
         None => root::view_workspace(&order.request.workspace, order.request.read_only, None)?,
@@ -111,12 +119,20 @@ fn await_go(channel: &OwnedFd) -> Result<(), Failure> {
 }
 
 fn await_order(channel: &OwnedFd) -> Result<Order, Failure> {
-    let Some((request, mut fds)) = socket::receive(channel)? else {
+    let Some((request, mut fds)) = socket::receive::<Request>(channel)? else {
         sys::exit_now(0);
     };
-    let workspace = (fds.len() > 3).then(|| fds.pop()).flatten();
-    let stdio = fds.try_into().map_err(|fds: Vec<_>| format!("{} descriptors came along", fds.len()));
-    Ok(Order { request, stdio: stdio.step("start")?, workspace })
+    let n_own = if request.network { 4 } else { 3 };
+    let workspace = (fds.len() > n_own).then(|| fds.pop()).flatten();
+    let Pipes { stdio, proxy } = Pipes::new(fds)?;
+    Ok(Order { request, stdio, proxy, workspace })
+}
+
+/// Opens the socket on which the command finds its proxy and gives it to the server. This side
+/// keeps no copy: what the command connects to is served outside.
+fn hand_out_proxy(channel: &OwnedFd) -> Result<(), Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT)).step("listen")?;
+    socket::deliver(channel, &[1], &[listener.as_fd()])
 }
 
 fn is_cut(channel: &OwnedFd) -> bool {

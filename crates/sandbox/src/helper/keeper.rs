@@ -51,6 +51,21 @@ struct Ready {
     report: OwnedFd,
 }
 
+/// What came along with a command.
+pub(super) struct Pipes {
+    pub(super) stdio: Stdio,
+    /// Through which pid 1 hands out the socket of the proxy.
+    pub(super) proxy: Option<OwnedFd>,
+}
+
+impl Pipes {
+    pub(super) fn new(mut fds: Vec<OwnedFd>) -> Result<Self, Failure> {
+        let proxy = (fds.len() > 3).then(|| fds.pop()).flatten();
+        let stdio = fds.try_into().map_err(|fds: Vec<_>| format!("{} descriptors came along", fds.len()));
+        Ok(Self { stdio: stdio.step("start")?, proxy })
+    }
+}
+
 /// How a command ended, and what was in force.
 pub(super) struct Ran {
     pub(super) reply: Reply,
@@ -79,13 +94,10 @@ impl Keeper {
             let Some((request, fds)) = socket::receive::<Request>(&socket)? else {
                 break;
             };
-            let stdio: Stdio = fds
-                .try_into()
-                .map_err(|fds: Vec<_>| format!("{} descriptors came along", fds.len()))
-                .step("start")?;
+            let pipes = Pipes::new(fds)?;
             let ran = match self.raise.isolation {
-                Isolation::Native => self.run(&request, stdio, socket.as_fd()),
-                Isolation::None => bare::run(&request, &stdio, socket.as_fd()),
+                Isolation::Native => self.run(&request, pipes, socket.as_fd()),
+                Isolation::None => bare::run(&request, &pipes.stdio, socket.as_fd()),
             };
             if ran.is_orphaned {
                 break;
@@ -106,8 +118,8 @@ impl Keeper {
     }
 
     /// Runs one command to its end.
-    pub(super) fn run(&mut self, request: &Request, stdio: Stdio, socket: BorrowedFd<'_>) -> Ran {
-        self.try_run(request, stdio, socket).unwrap_or_else(|failure| Ran {
+    pub(super) fn run(&mut self, request: &Request, pipes: Pipes, socket: BorrowedFd<'_>) -> Ran {
+        self.try_run(request, pipes, socket).unwrap_or_else(|failure| Ran {
             reply: Reply::Failed(failure),
             landlock: false,
             identity: None,
@@ -115,7 +127,7 @@ impl Keeper {
         })
     }
 
-    fn try_run(&mut self, request: &Request, stdio: Stdio, socket: BorrowedFd<'_>) -> Result<Ran, Failure> {
+    fn try_run(&mut self, request: &Request, pipes: Pipes, socket: BorrowedFd<'_>) -> Result<Ran, Failure> {
         self.require(Degradable::CgroupMemory, self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory))?;
         self.require(Degradable::CgroupPids, self.cgroup.as_ref().is_some_and(Cgroup::bounds_processes))?;
         if let Some(cgroup) = &self.cgroup {
@@ -127,11 +139,12 @@ impl Keeper {
         self.require(Degradable::OwnUser, identity.separate_user().is_some())?;
 
         let sandbox = self.sandbox_of(identity)?;
-        let mut fds: Vec<BorrowedFd<'_>> = stdio.iter().map(AsFd::as_fd).collect();
+        let mut fds: Vec<BorrowedFd<'_>> = pipes.stdio.iter().map(AsFd::as_fd).collect();
+        fds.extend(pipes.proxy.as_ref().map(AsFd::as_fd));
         fds.extend(workspace.as_ref().map(AsFd::as_fd));
         // A sandbox that failed while it was made does not listen any more; its report says why.
         let _ = socket::deliver(&sandbox.channel, &frame(request)?, &fds);
-        drop((stdio, workspace));
+        drop((pipes, workspace));
         let is_orphaned = watch(&sandbox.pidfd, socket);
         let outcome = sandbox.bury()?;
 

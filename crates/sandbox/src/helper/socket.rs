@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 use crate::wire::{FRAME_MAX, Failure, KILL, Step};
 
-/// Descriptors that one frame may carry: a command's pipes and its workspace.
-const FDS_MAX: usize = 4;
+/// Descriptors that one frame may carry: a command's pipes, its proxy channel and its workspace.
+const FDS_MAX: usize = 5;
 
 /// Waits for a frame; `None` when the other side closed.
 pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> Result<Option<(T, Vec<OwnedFd>)>, Failure> {

@@ -163,7 +163,7 @@ impl Nursery {
 }
 
 /// Our end for the runtime, theirs blocking.
-fn socket_pair() -> Result<(UnixStream, OwnedFd), Failure> {
+pub(super) fn socket_pair() -> Result<(UnixStream, OwnedFd), Failure> {
     let (ours, theirs) = StdUnixStream::pair().step("make a socket")?;
     ours.set_nonblocking(true).step("make a socket")?;
     Ok((UnixStream::from_std(ours).step("make a socket")?, theirs.into()))
@@ -172,7 +172,7 @@ fn socket_pair() -> Result<(UnixStream, OwnedFd), Failure> {
 async fn send(socket: &UnixStream, frame: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
     let sent = socket
         .async_io(Interest::WRITABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(fds));
             let bytes = [std::io::IoSlice::new(frame)];

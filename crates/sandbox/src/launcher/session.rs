@@ -27,22 +27,37 @@ pub(super) struct Ending {
     pub(super) output: (Vec<u8>, Vec<u8>, u64),
 }
 
+/// What serves a command's network while it runs.
+pub(super) struct Serving<F> {
+    /// The keeper's end of the channel on which the socket of the proxy comes.
+    pub(super) channel: Option<OwnedFd>,
+    pub(super) proxy: F,
+}
+
 /// Runs one command on a keeper. After an error, or when dropped before its end, the keeper must
 /// not be used again: dropping it ends everything.
-pub(super) async fn run(keeper: &mut Keeper, request: &Request, stdin: Vec<u8>) -> Result<Ending, Failure> {
+pub(super) async fn run(
+    keeper: &mut Keeper,
+    request: &Request,
+    stdin: Vec<u8>,
+    serving: Serving<impl Future<Output = ()>>,
+) -> Result<Ending, Failure> {
     let deadline = Instant::now() + Duration::from_millis(request.limits.wall_ms);
     let (stdin_read, stdin_write) = pipe()?;
     let (stdout_read, stdout_write) = pipe()?;
     let (stderr_read, stderr_write) = pipe()?;
-    let fds = [stdin_read.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
+    let mut fds = vec![stdin_read.as_fd(), stdout_write.as_fd(), stderr_write.as_fd()];
+    fds.extend(serving.channel.as_ref().map(AsFd::as_fd));
     keeper.send(&frame(request)?, &fds).await?;
-    drop((stdin_read, stdout_write, stderr_write));
+    drop((stdin_read, stdout_write, stderr_write, serving.channel));
 
     let mut capture = Capture::new(stdout_read, stderr_read, request.limits.output_bytes)?;
     let (mut read_half, mut write_half) = keeper.split();
     let mut reply = pin!(read_reply(&mut read_half));
     let mut feeding = pin!(feed(stdin_write, stdin));
     let mut fed = false;
+    let mut proxy = pin!(serving.proxy);
+    let mut served = false;
     let mut limit = None;
     let mut timer = pin!(sleep_until(deadline));
     let reply = loop {
@@ -66,6 +81,7 @@ pub(super) async fn run(keeper: &mut Keeper, request: &Request, stdin: Vec<u8>) 
                 }
             }
             () = &mut feeding, if !fed => fed = true,
+            () = &mut proxy, if !served => served = true,
         }
     };
     Ok(Ending { reply, limit, output: capture.drain() })

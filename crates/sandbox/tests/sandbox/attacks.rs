@@ -1,121 +1,322 @@
-//! Ways out, tried from inside.
+//! The forty attacks, each with its outcome, as whoever runs the tests and as an ordinary user.
+//!
+//! What one command can try from inside is tried by `evenkeel-sandbox-attack`; its answers are the
+//! table below. Attacks that need something outside (a proxy, a host that reads what was planted, a
+//! server that is killed) are tests of their own, named in [`ELSEWHERE`].
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
-use evenkeel_core::port::runner::Runner;
+use evenkeel_core::port::runner::{Command, HostRule, Runner};
+use evenkeel_sandbox::doctor::{self, Report, State};
+use evenkeel_sandbox::{HelperProgram, SandboxConfig};
 use expect_test::expect;
 
 use crate::host::{ATTACK, Host, User, install, stdout};
+
+/// Attacks that another test shows: number, its source, and its name there.
+const ELSEWHERE: &[(u8, &str, &str)] = &[
+    (2, include_str!("view.rs"), "the_environment_is_clean"),
+    (34, include_str!("network.rs"), "only_listed_hosts_are_reached"),
+    (34, include_str!("../../src/network/tests.rs"), "a_request_is_read_in_one_way_or_refused"),
+    (34, include_str!("../../src/network/tests.rs"), "only_public_addresses_are_reached"),
+    (35, include_str!("../../../tools/src/toolbox/tests.rs"), "no_path_leads_out_of_the_workspace"),
+    (35, include_str!("../../../tools/src/toolbox/tests.rs"), "what_is_no_text_file_is_refused"),
+    (35, include_str!("../../../tools/src/workspace/tests.rs"), "restoring_follows_no_link"),
+    (
+        36,
+        include_str!("../../../tools/src/workspace/tests.rs"),
+        "nothing_planted_in_a_repository_runs_outside",
+    ),
+    (
+        36,
+        include_str!("../../../tools/src/workspace/tests.rs"),
+        "what_may_not_be_used_is_refused_with_a_remedy",
+    ),
+    (37, include_str!("limits.rs"), "a_fork_bomb_is_bounded"),
+    (37, include_str!("limits.rs"), "descriptors_are_bounded"),
+    (37, include_str!("limits.rs"), "memory_is_bounded"),
+    (37, include_str!("limits.rs"), "tmp_and_inodes_are_bounded"),
+    (37, include_str!("limits.rs"), "files_have_a_largest_size"),
+    (38, include_str!("limits.rs"), "a_flood_costs_no_memory"),
+    (39, include_str!("life.rs"), "what_a_command_leaves_behind_dies_and_delays_nothing"),
+    (39, include_str!("life.rs"), "processes_that_resist_die_at_the_limit"),
+    (39, include_str!("life.rs"), "a_killed_server_leaves_no_process"),
+    (40, include_str!("view.rs"), "no_descriptor_leaks"),
+    (40, include_str!("view.rs"), "two_sandboxes_do_not_see_each_other"),
+];
 
 #[tokio::test]
 async fn every_way_out_is_closed() {
     for user in User::all() {
         let host = Host::start(*user);
-        let name = format!("evenkeel-attack-{}-{user:?}", std::process::id());
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
-        let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        let path = format!("/tmp/{name}");
-        let _outside = UnixListener::bind(&path).unwrap();
-        install(Path::new(ATTACK), &host.workspace().join("attack"));
-        let pid = std::process::id().to_string();
-        let exit = host.launcher.run(host.command(&["./attack", "inside", &pid, &port, &name])).await;
-        fs::remove_file(&path).unwrap();
-        let exit = exit.unwrap();
-        assert_eq!(exit.code, Some(0), "{user:?}: {exit:?}");
-        let text = stdout(&exit);
-        assert!(!text.contains("ALLOWED"), "{user:?}: {text}");
-        // Which file is there and which is refused differs between kernels; that none is reached does not.
-        let varies = |line: &str| {
-            ["/dev/", "write /", "read /", "mount by x32"].iter().any(|name| line.starts_with(name))
-        };
-        let steady: String = text.split_inclusive('\n').filter(|line| !varies(line)).collect();
-        expect![[r#"
-            ptrace attach: Operation not permitted
-            ptrace seize: Operation not permitted
-            process_vm_readv: Operation not permitted
-            process_vm_writev: Operation not permitted
-            pidfd_getfd: Operation not permitted
-            kcmp: Operation not permitted
-            kill a host process: No such process
-            kill pid 1: no effect
-            /proc/1/mem: Permission denied
-            /proc/1/environ: Permission denied
-            /proc/1/fd: Permission denied
-            /proc/1/root/etc: Permission denied
-            /proc/1/cwd/etc: Permission denied
-            /proc/1/maps: Permission denied
-            /proc/1/exe: Permission denied
-            mount: Operation not permitted
-            remount writable: Operation not permitted
-            umount: Operation not permitted
-            fsopen: Operation not permitted
-            open_tree: Operation not permitted
-            move_mount: Operation not permitted
-            mount_setattr: Operation not permitted
-            pivot_root: Operation not permitted
-            chroot: Operation not permitted
-            unshare user: Operation not permitted
-            unshare mounts: Operation not permitted
-            unshare with high bits: Operation not permitted
-            clone user: Operation not permitted
-            clone3: Function not implemented
-            setns: Operation not permitted
-            /proc/1/ns/net: Permission denied
-            keyctl: Operation not permitted
-            add_key: Operation not permitted
-            request_key: Operation not permitted
-            bpf: Operation not permitted
-            io_uring_setup: Function not implemented
-            userfaultfd: Operation not permitted
-            perf_event_open: Operation not permitted
-            open_by_handle_at: Operation not permitted
-            init_module: Operation not permitted
-            finit_module: Operation not permitted
-            kexec_load: Operation not permitted
-            reboot: Operation not permitted
-            swapon: Operation not permitted
-            settimeofday: Operation not permitted
-            clock_settime: Operation not permitted
-            syslog: Operation not permitted
-            personality: Operation not permitted
-            mknod mem: Operation not permitted
-            mknod kvm: Operation not permitted
-            mknod vda: Operation not permitted
-            TIOCSTI: Operation not permitted
-            TIOCSTI with high bits: Operation not permitted
-            TIOCLINUX: Operation not permitted
-            setuid: Invalid argument
-            setgid: Invalid argument
-            setgroups: Operation not permitted
-            sethostname: Operation not permitted
-            setpriority: Permission denied
-            raise a limit: Operation not permitted
-            chmod u+s: Operation not permitted
-            chmod g+s: Operation not permitted
-            fchmod u+s: Operation not permitted
-            fchmodat2 u+s: Operation not permitted
-            create u+s: Operation not permitted
-            temporary u+s: Operation not permitted
-            openat2: Function not implemented
-            mknod u+s: Operation not permitted
-            hard link out: Invalid cross-device link
-            rename out: Invalid cross-device link
-            AF_PACKET: Operation not permitted
-            AF_NETLINK: Operation not permitted
-            AF_NETLINK dgram: Address family not supported by protocol
-            AF_VSOCK: Address family not supported by protocol
-            AF_ALG: Address family not supported by protocol
-            raw ICMP: Operation not permitted
-            connect to the test's port: Connection refused
-            connect to 169.254.169.254:80: Network is unreachable
-            connect to 192.0.2.1:53: Network is unreachable
-            abstract unix socket: Connection refused
-            unix socket outside: No such file or directory
-        "#]]
-        .assert_eq(&steady);
+        let closed = attack(&host, &format!("{user:?}-closed"), Vec::new()).await;
+        assert!(!closed.contains("ALLOWED") && !closed.contains(": NO"), "{user:?}: {closed}");
+        outcome().assert_eq(&closed);
+        // With a list the proxy's variables are the only thing that a command sees more of.
+        let rules = vec![HostRule::try_from("pkg.example".to_owned()).unwrap()];
+        let listed = attack(&host, &format!("{user:?}-listed"), rules).await;
+        let more =
+            "HTTPS_PROXY HTTP_PROXY LANG NO_PROXY PATH TERM TMPDIR all_proxy http_proxy https_proxy no_proxy";
+        let expected = closed.replace(
+            "environment: HOME LANG PATH TERM TMPDIR",
+            &format!("environment: ALL_PROXY HOME {more}"),
+        );
+        assert_eq!(listed, expected, "{user:?}");
     }
+}
+
+/// What the table shows as reached is what the doctor says cannot be closed here.
+#[tokio::test]
+async fn the_doctor_tells_what_stays_open() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let helper = HelperProgram::Path(host.helper.clone());
+        let report = doctor::examine_with(&SandboxConfig { helper, ..SandboxConfig::default() });
+        let finding = report.finding("sockets in the workspace").unwrap();
+        assert_eq!(finding.state, State::Open, "{report}");
+        assert!(outcome().data().contains("one in the workspace is reached: yes"));
+        assert!(report.to_string().contains("open  sockets in the workspace"), "{report}");
+        // What is open everywhere is no reason to refuse this host.
+        let only_open = Report { findings: vec![finding.clone()], ..report };
+        assert_eq!(only_open.admit(&BTreeSet::new()), Ok(()));
+    }
+}
+
+/// Every attack of the list is shown by a line of the table or by a test that exists.
+#[test]
+fn no_attack_is_left_out() {
+    for number in 1..=40u8 {
+        let here = outcome().data().contains(&format!("[{number}] "));
+        let elsewhere = ELSEWHERE.iter().any(|(of, _, _)| *of == number);
+        assert!(here || elsewhere, "attack {number} has no test");
+    }
+    for (number, source, name) in ELSEWHERE {
+        assert!(source.contains(&format!("fn {name}()")), "attack {number}: there is no test {name}");
+    }
+}
+
+/// Puts up what can be reached outside and runs the attacks in a sandbox: what they printed.
+async fn attack(host: &Host, label: &str, hosts: Vec<HostRule>) -> String {
+    let name = format!("evenkeel-attack-{}-{label}", std::process::id());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let path = format!("/tmp/{name}");
+    let _outside = UnixListener::bind(&path).unwrap();
+    let _inside = UnixListener::bind(host.workspace().join("socket")).unwrap();
+    fs::set_permissions(host.workspace().join("socket"), fs::Permissions::from_mode(0o666)).unwrap();
+    install(Path::new(ATTACK), &host.workspace().join("attack"));
+    let pid = std::process::id().to_string();
+    let command = host.command(&["./attack", "inside", &pid, &port, &name]);
+    let exit = host.launcher.run(Command { hosts, ..command }).await;
+    fs::remove_file(&path).unwrap();
+    fs::remove_file(host.workspace().join("socket")).unwrap();
+    for left in ["set-id", "link"] {
+        fs::remove_file(host.workspace().join(left)).unwrap();
+    }
+    let exit = exit.unwrap();
+    assert_eq!(exit.code, Some(0), "{label}: {exit:?}");
+    stdout(&exit)
+}
+
+fn outcome() -> expect_test::Expect {
+    expect![[r#"
+        [1] the root of pid 1
+        /proc/1/root/etc: refused
+        /proc/1/cwd/etc: refused
+        [2] the environment of pid 1
+        /proc/1/environ: refused
+        [3] descriptors of pid 1
+        /proc/1/fd: refused
+        /proc/1/fd/0: refused
+        /proc/1/fd/3: refused
+        /proc/1/fdinfo: refused
+        /proc/1/map_files: refused
+        [4] memory of pid 1
+        /proc/1/mem: refused
+        /proc/1/maps: refused
+        /proc/1/exe: refused
+        /proc/1/auxv: refused
+        /proc/1/stack: refused
+        /proc/1/syscall: refused
+        [5] ptrace
+        attach: Operation not permitted
+        seize: Operation not permitted
+        [6] process_vm_readv and writev
+        process_vm_readv: Operation not permitted
+        process_vm_writev: Operation not permitted
+        [7] pidfd_getfd
+        pidfd_getfd: Operation not permitted
+        kcmp: Operation not permitted
+        [8] signals to others
+        a process of the host: No such process
+        all others: No such process
+        pid 1 does not care: yes
+        [9] mount and umount
+        mount: Operation not permitted
+        remount writable: Operation not permitted
+        umount: Operation not permitted
+        mount by x32: refused
+        [10] the new mount calls
+        fsopen: Operation not permitted
+        fspick: Operation not permitted
+        fsconfig: Operation not permitted
+        fsmount: Operation not permitted
+        open_tree: Operation not permitted
+        move_mount: Operation not permitted
+        mount_setattr: Operation not permitted
+        [11] pivot_root and chroot
+        pivot_root: Operation not permitted
+        chroot: Operation not permitted
+        [12] a user namespace of its own
+        unshare: Operation not permitted
+        unshare with high bits: Operation not permitted
+        unshare mounts: Operation not permitted
+        clone: Operation not permitted
+        clone mounts: Operation not permitted
+        [13] clone3
+        clone3: Function not implemented
+        [14] setns
+        setns: Operation not permitted
+        /proc/1/ns/net: Permission denied
+        /proc/1/ns/mnt: Permission denied
+        /proc/1/ns/user: Permission denied
+        /proc/1/ns/pid: Permission denied
+        [15] kernel keys
+        keyctl: Operation not permitted
+        add_key: Operation not permitted
+        request_key: Operation not permitted
+        [16] bpf
+        bpf: Operation not permitted
+        [17] io_uring
+        io_uring_setup: Function not implemented
+        [18] userfaultfd
+        userfaultfd: Operation not permitted
+        [19] perf_event_open
+        perf_event_open: Operation not permitted
+        [20] open_by_handle_at
+        open_by_handle_at: Operation not permitted
+        name_to_handle_at: Operation not permitted
+        [21] modules, kexec, reboot, swap
+        init_module: Operation not permitted
+        finit_module: Operation not permitted
+        delete_module: Operation not permitted
+        kexec_load: Operation not permitted
+        reboot: Operation not permitted
+        swapon: Operation not permitted
+        syslog: Operation not permitted
+        [22] the clock
+        settimeofday: Operation not permitted
+        clock_settime: Operation not permitted
+        adjtimex: Operation not permitted
+        [23] personality
+        no address randomisation: Operation not permitted
+        [24] making devices
+        mem: Operation not permitted
+        kvm: Operation not permitted
+        vda: Operation not permitted
+        null: Operation not permitted
+        [25] devices of the host
+        /dev/kvm: refused
+        /dev/fuse: refused
+        /dev/kmsg: refused
+        /dev/mem: refused
+        /dev/tty: refused
+        /dev/ptmx: refused
+        /dev/vda: refused
+        /dev/net/tun: refused
+        [26] writing into a terminal
+        TIOCSTI: Operation not permitted
+        TIOCSTI with high bits: Operation not permitted
+        TIOCLINUX: Operation not permitted
+        TIOCCONS: Operation not permitted
+        [27] helpers that the kernel starts
+        write /proc/sysrq-trigger: refused
+        write /proc/sys/kernel/core_pattern: refused
+        write /proc/sys/kernel/modprobe: refused
+        write /proc/sys/vm/drop_caches: refused
+        write /proc/sys/fs/binfmt_misc/register: refused
+        write /sys/kernel/uevent_helper: refused
+        [28] cgroups
+        write /sys/fs/cgroup/cgroup.procs: refused
+        write /sys/fs/cgroup/memory/release_agent: refused
+        write /sys/fs/cgroup/memory/cgroup.procs: refused
+        see /sys: refused
+        unshare: Operation not permitted
+        its own cgroup is all it sees: yes
+        [29] programs that run as their owner
+        no new privileges: 1
+        bounding set: 0000000000000000
+        /usr is mounted nosuid: yes
+        setuid: Invalid argument
+        setgid: Invalid argument
+        setgroups: Operation not permitted
+        chmod u+s: Operation not permitted
+        chmod g+s: Operation not permitted
+        fchmod u+s: Operation not permitted
+        fchmodat2 u+s: Operation not permitted
+        create u+s: Operation not permitted
+        temporary u+s: Operation not permitted
+        openat2: Function not implemented
+        mknod u+s: Operation not permitted
+        [30] writing to the system
+        write /evil: refused
+        write /usr/evil: refused
+        write /usr/bin/env: refused
+        write /etc/passwd: refused
+        write /etc/evil: refused
+        write /dev/evil: refused
+        read /root: refused
+        read /home: refused
+        read /var: refused
+        read /run: refused
+        read /boot: refused
+        read /etc/shadow: refused
+        read /etc/ssh: refused
+        read /proc/kcore: refused
+        sethostname: Operation not permitted
+        [31] the network
+        connect to a service of the host: refused
+        connect to the same by IPv6: refused
+        connect to cloud metadata: refused
+        connect to a private address: refused
+        connect to the Internet: refused
+        connect to the Internet by IPv6: refused
+        ask a name server: Network is unreachable
+        there is a loopback device: yes
+        routes: 0
+        [32] odd sockets
+        AF_PACKET: Operation not permitted
+        AF_NETLINK: Operation not permitted
+        AF_NETLINK dgram: Address family not supported by protocol
+        AF_VSOCK: Address family not supported by protocol
+        AF_ALG: Address family not supported by protocol
+        raw ICMP: Operation not permitted
+        a pair of AF_VSOCK: Address family not supported by protocol
+        [33] unix sockets outside
+        by an abstract name: Connection refused
+        by a path: No such file or directory
+        by a path of the system: No such file or directory
+        one in the workspace is reached: yes
+        [35] links and renames out of the workspace
+        hard link out: Invalid cross-device link
+        rename out: Invalid cross-device link
+        a symbolic link can be made: yes
+        and leads nowhere: refused
+        [40] what is inherited, and other sandboxes
+        descriptors: 0 1 2 3 4
+        directory: /workspace
+        environment: HOME LANG PATH TERM TMPDIR
+        processes: 2
+        files in /tmp: 0
+        user: 1000
+        arguments of pid 1: sandbox-helper
+        setpriority: Permission denied
+        raise a limit: Operation not permitted
+    "#]]
 }

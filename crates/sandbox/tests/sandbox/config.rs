@@ -49,8 +49,8 @@ fn a_degraded_host_is_refused_unless_allowed() {
         .assert_eq(&error.to_string());
     expect![[r#"
         Sandbox on Linux 1.0: commands are isolated
-          NO   namespaces  the kernel says no
-                           -> Do this.
+          NO    namespaces  the kernel says no
+                            -> Do this.
     "#]]
     .assert_eq(&report.to_string());
 }

@@ -53,6 +53,10 @@ impl Host {
     }
 
     pub(crate) fn start_with(user: User, config: SandboxConfig) -> Self {
+        Self::start_in(Env::real(), user, config)
+    }
+
+    pub(crate) fn start_in(env: Env, user: User, config: SandboxConfig) -> Self {
         let dir = TempDir::with_prefix("evenkeel-sandbox-").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let workspace = dir.path().join("workspace");
@@ -64,7 +68,6 @@ impl Host {
                 ordinary_helper(dir.path())
             }
         };
-        let env = Env::real();
         let config = SandboxConfig { helper: HelperProgram::Path(helper.clone()), ..config };
         let launcher = Launcher::start(&env, config).unwrap();
         Self { user, env, launcher, helper, dir }
@@ -99,6 +102,7 @@ impl Host {
             env: Vec::new(),
             stdin: Vec::new(),
             limits: RunnerLimits { wall_ms: 60_000, ..RunnerLimits::default() },
+            hosts: Vec::new(),
         }
     }
 

@@ -8,4 +8,5 @@ mod config;
 mod host;
 mod life;
 mod limits;
+mod network;
 mod view;

@@ -161,6 +161,11 @@ impl Page {
         self.family("model_attempts", "counter", "Model attempts by outcome", outcomes);
         let opened = deployments().map(|(name, d)| (vec![("deployment", name.as_str())], d.n_opened as f64));
         self.family("model_opened", "counter", "Times that a breaker opened", opened);
+        let hedges = deployments().flat_map(|(name, d)| {
+            let row = |won, n| (vec![("deployment", name.as_str()), ("won", won)], n as f64);
+            [row("yes", d.hedges_won), row("no", d.hedges - d.hedges_won)]
+        });
+        self.family("model_hedges", "counter", "Second attempts beside a late first one", hedges);
         let parked = router.routes.iter().map(|(name, r)| (vec![("route", name.as_str())], r.parked as f64));
         self.family("model_parked", "gauge", "Runs parked on a route", parked);
         let waiting =

@@ -139,6 +139,7 @@ async fn run(context: &Context, argv: Vec<String>, stdin: Vec<u8>, read_only: bo
         env,
         stdin,
         limits: context.limits.clone(),
+        hosts: Vec::new(),
     };
     match runner.run(command).await {
         Ok(exit) => outcome_of(&exit),

@@ -1,6 +1,7 @@
 //! Facts: what a call would do, in the words of the policy schema.
 
 use cedar_policy::RestrictedExpression;
+use evenkeel_core::port::runner::HostRule;
 
 use super::shell::Part;
 
@@ -13,10 +14,32 @@ pub(crate) enum Fact {
     Write(String),
     /// Commits what is at a path.
     Commit(String),
+    /// Reads or writes, by a redirection of the shell, what is at a path that only the shell knows.
+    Unknown { path: String, writes: bool },
     /// Runs one simple command.
-    Exec(Part),
+    Exec(Part, Network),
+    /// Lets a command reach a host on its list.
+    Connect(HostRule),
     /// Calls a tool of a foreign server.
     Call { server: String, tool: String, read_only: bool },
+}
+
+/// What a command may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// Nothing.
+    None,
+    /// The hosts on a list.
+    Listed,
+}
+
+impl Network {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Listed => "listed",
+        }
+    }
 }
 
 impl Fact {
@@ -33,15 +56,19 @@ impl Fact {
             Self::Read(_) => "read",
             Self::Write(_) => "write",
             Self::Commit(_) => "commit",
-            Self::Exec(_) => "exec",
+            Self::Unknown { writes: false, .. } => "read",
+            Self::Unknown { writes: true, .. } => "write",
+            Self::Exec(..) => "exec",
+            Self::Connect(_) => "connect",
             Self::Call { .. } => "call",
         }
     }
 
     pub(super) fn resource_type(&self) -> &'static str {
         match self {
-            Self::Read(_) | Self::Write(_) | Self::Commit(_) => "Path",
-            Self::Exec(_) => "Command",
+            Self::Read(_) | Self::Write(_) | Self::Commit(_) | Self::Unknown { .. } => "Path",
+            Self::Exec(..) => "Command",
+            Self::Connect(_) => "Host",
             Self::Call { .. } => "McpTool",
         }
     }
@@ -50,20 +77,25 @@ impl Fact {
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Read(path) | Self::Write(path) | Self::Commit(path) => shown_path(path).to_owned(),
-            Self::Exec(part) => format!("`{}`", part.line().chars().take(200).collect::<String>()),
+            Self::Unknown { path, .. } => path.clone(),
+            Self::Exec(part, _) => format!("`{}`", part.line().chars().take(200).collect::<String>()),
+            Self::Connect(rule) => rule.to_string(),
             Self::Call { server, tool, .. } => format!("{server}/{tool}"),
         }
     }
 
     pub(super) fn attributes(&self) -> Vec<(String, RestrictedExpression)> {
         match self {
-            Self::Read(path) | Self::Write(path) | Self::Commit(path) => vec![
-                pair("path", text(shown_path(path))),
-                pair("name", text(crate::beneath::split(path).1)),
-                pair("git_dir", flag(is_git_dir(path))),
-                pair("credential", flag(is_credential(path))),
+            Self::Read(path) | Self::Write(path) | Self::Commit(path) => path_attributes(path, true),
+            Self::Unknown { path, .. } => path_attributes(path, false),
+            Self::Connect(rule) => vec![
+                pair("name", text(&rule.name)),
+                pair("below", flag(rule.below)),
+                // Without a port of its own a rule is for both of the web's; the one with TLS stands for them.
+                pair("port", RestrictedExpression::new_long(rule.port.unwrap_or(443).into())),
+                pair("private", flag(rule.private)),
             ],
-            Self::Exec(part) => vec![
+            Self::Exec(part, _) => vec![
                 pair("program", text(&part.program)),
                 pair("name", text(crate::beneath::split(&part.program).1)),
                 pair("args", RestrictedExpression::new_set(part.args.iter().map(|arg| text(arg)))),
@@ -81,12 +113,21 @@ impl Fact {
 
     pub(super) fn context(&self, tool: &str) -> Vec<(String, RestrictedExpression)> {
         let mut pairs = vec![pair("tool", text(tool))];
-        if matches!(self, Self::Exec(_)) {
-            // The only sandbox there is has no network; an allow-list would be named here.
-            pairs.push(pair("network", text("none")));
+        if let Self::Exec(_, network) = self {
+            pairs.push(pair("network", text(network.as_str())));
         }
         pairs
     }
+}
+
+fn path_attributes(path: &str, is_known: bool) -> Vec<(String, RestrictedExpression)> {
+    vec![
+        pair("path", text(shown_path(path))),
+        pair("name", text(crate::beneath::split(path).1)),
+        pair("known", flag(is_known)),
+        pair("git_dir", flag(is_git_dir(path))),
+        pair("credential", flag(is_credential(path))),
+    ]
 }
 
 fn pair(name: &str, value: RestrictedExpression) -> (String, RestrictedExpression) {

@@ -40,6 +40,26 @@ impl Part {
     }
 }
 
+/// A file that a redirection opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    /// The file as written, quotes removed.
+    pub(crate) target: String,
+    /// Whether its name is known before the command runs.
+    pub(crate) known: bool,
+    /// Opened for writing, else for reading.
+    pub(crate) writes: bool,
+}
+
+/// What a shell call would do.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    /// Every simple command; at least one.
+    pub(crate) parts: Vec<Part>,
+    /// Every redirection to or from a file.
+    pub(crate) redirects: Vec<Redirect>,
+}
+
 /// A word of a command, and whether its value is known before it runs.
 #[derive(Clone, Debug)]
 struct Word {
@@ -56,54 +76,61 @@ const DEPTH_MAX: usize = 8;
 /// Levels of the syntax tree that are walked.
 const TREE_DEPTH_MAX: usize = 200;
 
-/// Every simple command that a shell call would run; at least one.
-pub(crate) fn commands(text: &str) -> Vec<Part> {
-    let mut parts = Vec::new();
-    read(text, 0, &mut parts);
-    if parts.is_empty() {
+/// Reads a shell call.
+pub(crate) fn script(text: &str) -> Script {
+    let mut script = Script::default();
+    read(text, 0, &mut script);
+    if script.parts.is_empty() {
         // Nothing but comments, assignments or white space.
-        parts.push(Part { program: "true".to_owned(), args: Vec::new(), parsed: true });
+        script.parts.push(Part { program: "true".to_owned(), args: Vec::new(), parsed: true });
     }
-    parts
+    // After a change of directory a relative name means another file.
+    if script.parts.iter().any(|part| matches!(part.program.as_str(), "cd" | "pushd" | "popd")) {
+        for redirect in script.redirects.iter_mut().filter(|redirect| !redirect.target.starts_with('/')) {
+            redirect.known = false;
+        }
+    }
+    script
 }
 
-fn read(text: &str, depth: usize, parts: &mut Vec<Part>) {
+fn read(text: &str, depth: usize, script: &mut Script) {
     if text.len() > BYTES_MAX || depth > DEPTH_MAX {
-        parts.push(Part::unparsed(text));
+        script.parts.push(Part::unparsed(text));
         return;
     }
     let mut parser = Parser::new();
     let tree =
         parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok().and_then(|()| parser.parse(text, None));
     let Some(tree) = tree else {
-        parts.push(Part::unparsed(text));
+        script.parts.push(Part::unparsed(text));
         return;
     };
     if tree.root_node().has_error() {
         // What can be read is judged too, so that a deny is not missed behind a syntax error.
-        parts.push(Part::unparsed(text));
+        script.parts.push(Part::unparsed(text));
     }
-    let mut reader = Reader { text, depth, parts };
+    let mut reader = Reader { text, depth, script };
     reader.visit(tree.root_node(), 0);
 }
 
 struct Reader<'a> {
     text: &'a str,
     depth: usize,
-    parts: &'a mut Vec<Part>,
+    script: &'a mut Script,
 }
 
 impl Reader<'_> {
     fn visit(&mut self, node: Node<'_>, level: usize) {
         if level > TREE_DEPTH_MAX {
-            self.parts.push(Part::unparsed(self.source(node)));
+            self.script.parts.push(Part::unparsed(self.source(node)));
             return;
         }
         match node.kind() {
             "command" => self.command(node),
+            "file_redirect" => self.redirect(node),
             "declaration_command" | "unset_command" | "test_command" => self.keyword(node),
             "variable_assignment" if wrap::redirects(self.source(node)) => {
-                self.parts.push(Part::unparsed(self.source(node)));
+                self.script.parts.push(Part::unparsed(self.source(node)));
             }
             _ => {}
         }
@@ -113,10 +140,24 @@ impl Reader<'_> {
         }
     }
 
+    /// `> file`, `2>> file`, `&> file`, `< file`; not `2>&1`.
+    fn redirect(&mut self, node: Node<'_>) {
+        let Some(destination) = node.child_by_field_name("destination") else {
+            return;
+        };
+        let operator = self.text.get(node.start_byte()..destination.start_byte()).unwrap_or_default().trim();
+        let Word { text, known } = self.word(destination);
+        let is_descriptor = text == "-" || (!text.is_empty() && text.chars().all(|c| c.is_ascii_digit()));
+        if operator.ends_with('&') && is_descriptor {
+            return;
+        }
+        self.script.redirects.push(Redirect { target: text, known, writes: operator.contains('>') });
+    }
+
     /// `export X=1`, `unset X`, `[[ ... ]]`: part of the shell itself.
     fn keyword(&mut self, node: Node<'_>) {
         let program = node.child(0).map_or("", |child| self.source(child)).to_owned();
-        self.parts.push(Part { program, args: Vec::new(), parsed: true });
+        self.script.parts.push(Part { program, args: Vec::new(), parsed: true });
     }
 
     fn command(&mut self, node: Node<'_>) {
@@ -143,23 +184,23 @@ impl Reader<'_> {
         };
         if !program.known || program.text.is_empty() {
             let line: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
-            self.parts.push(Part::unparsed(&line.join(" ")));
+            self.script.parts.push(Part::unparsed(&line.join(" ")));
             return;
         }
         let texts = args.iter().map(|word| word.text.clone()).collect();
-        self.parts.push(Part { program: program.text.clone(), args: texts, parsed: true });
+        self.script.parts.push(Part { program: program.text.clone(), args: texts, parsed: true });
         if self.depth >= DEPTH_MAX {
-            self.parts.push(Part::unparsed(&program.text));
+            self.script.parts.push(Part::unparsed(&program.text));
             return;
         }
         self.depth += 1;
         match wrap::inner(&program.text, args) {
             wrap::Inner::None => {}
             wrap::Inner::Words(commands) => commands.iter().for_each(|words| self.simple(words)),
-            wrap::Inner::Script(script) => read(&script, self.depth, self.parts),
+            wrap::Inner::Script(script) => read(&script, self.depth, self.script),
             wrap::Inner::Unknown => {
                 let line: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
-                self.parts.push(Part::unparsed(&line.join(" ")));
+                self.script.parts.push(Part::unparsed(&line.join(" ")));
             }
         }
         self.depth -= 1;

@@ -4,8 +4,17 @@ use evenkeel_core::id::{RunId, TenantId};
 use evenkeel_core::journal::Verdict;
 use expect_test::{Expect, expect};
 
-use super::{Fact, Policy, Who, shell_commands};
+use super::shell::Part;
+use super::{Fact, Network, Policy, Who, shell_script};
 use crate::config::{PolicyConfig, PolicyMode};
+
+fn shell_commands(text: &str) -> Vec<Part> {
+    shell_script(text).parts
+}
+
+fn exec(part: Part) -> Fact {
+    Fact::Exec(part, Network::None)
+}
 
 fn who() -> Who {
     let run = RunId::new(Wall(1), &Generator::from_seed(1));
@@ -29,7 +38,7 @@ fn only(text: &str) -> Policy {
 }
 
 fn judge_command(policy: &Policy, command: &str) -> String {
-    let facts: Vec<Fact> = shell_commands(command).into_iter().map(Fact::Exec).collect();
+    let facts: Vec<Fact> = shell_commands(command).into_iter().map(exec).collect();
     match policy.judge(&who(), "bash", &facts).verdict {
         Verdict::Allow => "allow".to_owned(),
         Verdict::Deny { .. } => "deny".to_owned(),
@@ -251,7 +260,7 @@ fn a_forbidden_program_is_found_anywhere() {
         assert_eq!(judge_command(&policy, command), "deny", "{command}");
     }
     assert_eq!(judge_command(&policy, "echo curl"), "allow");
-    let facts: Vec<Fact> = shell_commands("ls && curl x").into_iter().map(Fact::Exec).collect();
+    let facts: Vec<Fact> = shell_commands("ls && curl x").into_iter().map(exec).collect();
     let judgement = policy.judge(&who(), "bash", &facts);
     assert_eq!(judgement.policies, ["default/closed-sandbox", "site/no-curl"]);
     expect![[
@@ -402,4 +411,90 @@ fn a_fault_in_a_policy_names_file_and_line() {
     let missing = PolicyConfig { files: vec!["/does/not/exist.cedar".into()], ..PolicyConfig::default() };
     let error = Policy::load(&missing).err().unwrap();
     assert_eq!(error.code.as_str(), "policy-invalid");
+}
+
+/// Redirections name files as much as arguments of the file tools do.
+#[test]
+fn redirections_are_found_wherever_they_stand() {
+    let mut table = String::new();
+    for command in [
+        "echo a > out",
+        "echo a >> 'my out'",
+        "make 2> err.log | tee x",
+        "make &> all.log",
+        "make >& all.log",
+        "make >| out",
+        "make > out 2>&1",
+        "sort < in",
+        "(echo a; echo b) > out",
+        "for f in *; do echo $f; done > out",
+        "f() { echo a; } > out",
+        "> out",
+        "exec > out",
+        "bash -c 'echo a > out'",
+        "echo $(cat < in)",
+        "echo a > $out",
+        "echo a > \"$dir/out\"",
+        "echo a > ~/out",
+        "cd sub && echo a > out",
+        "cd sub && echo a > /workspace/out",
+        "cat <<EOF > out\nx\nEOF",
+        "cat <<< x",
+        "echo a 2>&-",
+        "exec 3<> both",
+    ] {
+        let shown: Vec<String> = shell_script(command)
+            .redirects
+            .iter()
+            .map(|to| {
+                format!(
+                    "{}{}{}",
+                    if to.writes { ">" } else { "<" },
+                    to.target,
+                    if to.known { "" } else { "?" }
+                )
+            })
+            .collect();
+        table.push_str(&format!("{:36} {}\n", command.replace('\n', "⏎"), shown.join(" ")));
+    }
+    expect![[r#"
+        echo a > out                         >out
+        echo a >> 'my out'                   >my out
+        make 2> err.log | tee x              >err.log
+        make &> all.log                      >all.log
+        make >& all.log                      >all.log
+        make >| out                          >out
+        make > out 2>&1                      >out
+        sort < in                            <in
+        (echo a; echo b) > out               >out
+        for f in *; do echo $f; done > out   >out
+        f() { echo a; } > out                >out
+        > out                                >out
+        exec > out                           >out
+        bash -c 'echo a > out'               >out
+        echo $(cat < in)                     <in
+        echo a > $out                        >$out?
+        echo a > "$dir/out"                  >$dir/out?
+        echo a > ~/out                       >~/out?
+        cd sub && echo a > out               >out?
+        cd sub && echo a > /workspace/out    >/workspace/out
+        cat <<EOF > out⏎x⏎EOF                >out
+        cat <<< x                            
+        echo a 2>&-                          
+        exec 3<> both                        >both
+    "#]]
+    .assert_eq(&table);
+}
+
+/// Commands with a list of hosts are permitted when they are understood.
+#[test]
+fn a_network_is_for_commands_that_are_understood() {
+    let policy = Policy::load(&PolicyConfig::default()).unwrap();
+    let judge = |command: &str| {
+        let facts: Vec<Fact> =
+            shell_commands(command).into_iter().map(|part| Fact::Exec(part, Network::Listed)).collect();
+        policy.judge(&who(), "bash", &facts).verdict == Verdict::Allow
+    };
+    assert!(judge("pip install x"));
+    assert!(!judge("$unknown x"));
 }

@@ -1,9 +1,10 @@
 //! Judging a call: arguments, facts, verdict, effect class, guards. Changes nothing.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_core::journal::{EffectClass, Guard, Verdict};
-use evenkeel_core::port::runner::WORKSPACE;
+use evenkeel_core::port::runner::{HostRule, WORKSPACE};
 use evenkeel_core::port::tools::{Prepared, ToolRequest};
 use serde_json::{Map, Value};
 
@@ -14,7 +15,7 @@ use crate::beneath::{Refusal, Root};
 use crate::builtin::{Args, Context, files};
 use crate::catalog::{self, BuiltinTool, Home};
 use crate::mcp::ServerKind;
-use crate::policy::{Fact, Judgement, Policy, Who, shell_commands};
+use crate::policy::{Fact, Judgement, Network, Policy, Redirect, Script, Who, shell_script};
 
 /// What was found out about a call.
 struct Found {
@@ -39,7 +40,8 @@ impl Toolbox {
             let found = self.judge_builtin(tool, &request).await;
             // Calls that only read may run side by side.
             let parallel = tool.class == EffectClass::Pure && tool.home != Home::Finish;
-            return prepared(request, found, tool.class, parallel);
+            let class = self.class_of(tool, &request);
+            return prepared(request, found, class, parallel);
         }
         match self.connections.find(&request.call.name).await {
             Some(tool) => {
@@ -53,6 +55,12 @@ impl Toolbox {
                 prepared(request, Found::refused(text), EffectClass::Pure, true)
             }
         }
+    }
+
+    /// A command that reaches other hosts has effects that no snapshot takes back.
+    fn class_of(&self, tool: &BuiltinTool, request: &ToolRequest) -> EffectClass {
+        let reaches = || !self.reach(request, &shell_script(command_of(request))).hosts.is_empty();
+        if tool.home == Home::Shell && reaches() { EffectClass::Unsafe } else { tool.class }
     }
 
     async fn judge_builtin(&self, tool: &BuiltinTool, request: &ToolRequest) -> Found {
@@ -76,12 +84,46 @@ impl Toolbox {
                 let facts = git_facts(tool.name, &request.call.args);
                 Found::judged(self.policy.judge(&who, tool.name, &facts))
             }
-            _ => {
-                let command = request.call.args.get("command").and_then(Value::as_str).unwrap_or_default();
-                let facts: Vec<Fact> = shell_commands(command).into_iter().map(Fact::Exec).collect();
-                Found::judged(self.policy.judge(&who, tool.name, &facts))
+            _ => self.judge_shell(tool, request, who).await,
+        }
+    }
+
+    async fn judge_shell(&self, tool: &BuiltinTool, request: &ToolRequest, who: Who) -> Found {
+        let script = shell_script(command_of(request));
+        let reach = self.reach(request, &script);
+        let network = if reach.hosts.is_empty() { Network::None } else { Network::Listed };
+        let Script { parts, redirects } = script;
+        let mut facts: Vec<Fact> = parts.into_iter().map(|part| Fact::Exec(part, network)).collect();
+        if !redirects.is_empty() {
+            let workspace = request.workspace.clone().unwrap_or_default();
+            let cwd = request.call.args.get("cwd").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let work = self.pool.run(move || redirected(&workspace, &cwd, &redirects));
+            match work.await {
+                Ok(Ok(more)) => facts.extend(more),
+                Ok(Err(refusal)) => return Found::refused(refusal.0),
+                Err(_) => return unjudged(),
             }
         }
+        facts.extend(reach.hosts.into_iter().map(Fact::Connect));
+        Found::judged(self.policy.judge(&who, tool.name, &facts))
+    }
+
+    /// The hosts that a shell call reaches: those of its agent's list to which policy lets it
+    /// connect. A call that cannot be read in full runs without network.
+    pub(super) fn reach(&self, request: &ToolRequest, script: &Script) -> Reach {
+        let listed = self.config.network.of(&request.agent);
+        if listed.is_empty() {
+            return Reach::default();
+        }
+        if script.parts.iter().any(|part| !part.parsed) {
+            return Reach { hosts: Vec::new(), is_withheld: true };
+        }
+        let who = who(request);
+        let may = |rule: &&HostRule| {
+            let fact = Fact::Connect((*rule).clone());
+            self.policy.judge(&who, "bash", &[fact]).verdict == Verdict::Allow
+        };
+        Reach { hosts: listed.iter().filter(may).cloned().collect(), is_withheld: false }
     }
 
     async fn judge_files(&self, tool: &BuiltinTool, request: &ToolRequest, who: Who) -> Found {
@@ -128,6 +170,38 @@ impl Toolbox {
             readable: Arc::new(move |path| policy.readable(&who, "grep", path)),
         })
     }
+}
+
+/// What a shell call may reach.
+#[derive(Default)]
+pub(super) struct Reach {
+    pub(super) hosts: Vec<HostRule>,
+    /// The agent has a list, and this call does not get it.
+    pub(super) is_withheld: bool,
+}
+
+pub(super) fn command_of(request: &ToolRequest) -> &str {
+    request.call.args.get("command").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What the redirections of a shell call open. Places of the sandbox's own are no files of the
+/// workspace; a path that leads out of it leads to those.
+fn redirected(workspace: &Path, cwd: &str, redirects: &[Redirect]) -> Result<Vec<Fact>, Refusal> {
+    let root = Root::open(workspace)?;
+    let mut facts = Vec::new();
+    for Redirect { target, known, writes } in redirects {
+        if target.starts_with('/') && !Path::new(target).starts_with(WORKSPACE) {
+            continue;
+        }
+        let place = Path::new(cwd).join(target);
+        let resolved = root.resolve(&place.to_string_lossy()).ok().filter(|_| *known);
+        facts.push(match resolved {
+            Some(resolved) if *writes => Fact::Write(resolved.path),
+            Some(resolved) => Fact::Read(resolved.path),
+            None => Fact::Unknown { path: target.clone(), writes: *writes },
+        });
+    }
+    Ok(facts)
 }
 
 /// What a git tool names, or the whole workspace. The paths are git's own and pass no link: it

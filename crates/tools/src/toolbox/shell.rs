@@ -8,6 +8,7 @@ use evenkeel_core::port::runner::{Command, Exit, LimitHit, Runner, RunnerLimits,
 use evenkeel_core::port::tools::{ToolOutput, ToolRequest};
 use serde_json::{Map, json};
 
+use super::prepare::Reach;
 use super::{failed, failed_with};
 use crate::builtin::Args;
 
@@ -15,6 +16,7 @@ pub(super) async fn run(
     runner: &Arc<dyn Runner>,
     limits: &RunnerLimits,
     request: &ToolRequest,
+    reach: Reach,
 ) -> ToolOutput {
     let Some(workspace) = request.workspace.clone() else {
         return failed("This run has no workspace.");
@@ -32,9 +34,10 @@ pub(super) async fn run(
         env: Vec::new(),
         stdin: Vec::new(),
         limits: RunnerLimits { wall_ms, ..limits.clone() },
+        hosts: reach.hosts,
     };
     match runner.run(command).await {
-        Ok(exit) => output_of(&exit, wall_ms),
+        Ok(exit) => output_of(&exit, wall_ms, reach.is_withheld),
         Err(error) => failed_with(&error),
     }
 }
@@ -59,7 +62,7 @@ fn relative(cwd: &str) -> String {
     inside.trim_matches('/').trim_start_matches("./").to_owned()
 }
 
-fn output_of(exit: &Exit, wall_ms: u64) -> ToolOutput {
+fn output_of(exit: &Exit, wall_ms: u64, is_withheld: bool) -> ToolOutput {
     let mut text = String::from_utf8_lossy(&exit.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&exit.stderr);
     if !stderr.is_empty() {
@@ -71,6 +74,12 @@ fn output_of(exit: &Exit, wall_ms: u64) -> ToolOutput {
     if exit.bytes_dropped > 0 {
         text.push_str(&format!("[{} more bytes of output were dropped]\n", exit.bytes_dropped));
     }
+    if is_withheld && exit.code != Some(0) {
+        text.push_str("[this ran without network, because it could not be read in full; write it with plain commands]\n");
+    }
+    for refused in &exit.refused {
+        text.push_str(&format!("[network: {refused}]\n"));
+    }
     text.push_str(&ending(exit, wall_ms));
     let facts = json!({
         "exit_code": exit.code,
@@ -78,6 +87,7 @@ fn output_of(exit: &Exit, wall_ms: u64) -> ToolOutput {
         "limit": exit.limit,
         "ms": exit.ms,
         "bytes_dropped": exit.bytes_dropped,
+        "refused": exit.refused,
     });
     ToolOutput { text, is_error: exit.code != Some(0), facts, finish: None }
 }

@@ -5,10 +5,12 @@ mod support;
 use std::time::Duration;
 
 use evenkeel_core::journal::{EffectClass, Verdict};
+use evenkeel_core::port::runner::HostRule;
 use evenkeel_core::port::tools::{GuardState, Tools};
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
+use crate::{NetworkConfig, PolicyConfig, ToolsConfig};
 use support::{Bench, show};
 
 async fn check(bench: &Bench, tool: &str, args: Value, expected: Expect) {
@@ -277,6 +279,89 @@ async fn effect_classes_are_as_the_design_says() {
         finish Pure parallel=false []
     "#]]
     .assert_eq(&table);
+}
+
+#[tokio::test]
+async fn a_redirection_is_judged_as_the_file_that_it_opens() {
+    let bench = Bench::new().await;
+    bench.write(".git/config", "[core]\n");
+    bench.write("sub/.netrc", "secret");
+    bench.link("innocent", std::path::Path::new(".git"));
+    let mut table = String::new();
+    for (command, cwd) in [
+        ("echo a > out", ""),
+        ("echo a > .git/config", ""),
+        ("echo a > innocent/config", ""),
+        ("echo a > config", ".git"),
+        ("echo a > /workspace/.git/config", "sub"),
+        ("echo a > /tmp/out 2>/dev/null", ""),
+        ("echo a > ../../out", "sub"),
+        ("cat < sub/.netrc", ""),
+        ("cat < .netrc", "sub"),
+        ("cd sub && cat < .netrc", ""),
+        ("echo a > $out", ""),
+    ] {
+        let prepared = bench.prepare("bash", json!({"command": command, "cwd": cwd})).await;
+        let verdict = if prepared.verdict == Verdict::Allow { "allow" } else { "deny" };
+        table.push_str(&format!("{cwd:5} {command:32} {verdict:5} {}\n", prepared.policies.join(" ")));
+    }
+    expect![[r#"
+              echo a > out                     allow default/closed-sandbox default/workspace-write
+              echo a > .git/config             deny  default/closed-sandbox default/git-directory
+              echo a > innocent/config         deny  default/closed-sandbox default/git-directory
+        .git  echo a > config                  deny  default/closed-sandbox default/git-directory
+        sub   echo a > /workspace/.git/config  deny  default/closed-sandbox default/git-directory
+              echo a > /tmp/out 2>/dev/null    allow default/closed-sandbox
+        sub   echo a > ../../out               allow default/closed-sandbox default/workspace-write
+              cat < sub/.netrc                 deny  default/closed-sandbox default/credentials
+        sub   cat < .netrc                     deny  default/closed-sandbox default/credentials
+              cd sub && cat < .netrc           deny  default/closed-sandbox default/credentials
+              echo a > $out                    allow default/closed-sandbox default/workspace-write
+    "#]]
+    .assert_eq(&table);
+}
+
+/// An agent with a list of hosts: what is asked of the sandbox, and how such a call is settled.
+#[tokio::test]
+async fn an_agent_reaches_the_hosts_on_its_list() {
+    let rules =
+        |names: &[&str]| names.iter().map(|name| HostRule::try_from((*name).to_owned()).unwrap()).collect();
+    let network = NetworkConfig {
+        hosts: rules(&["other.example"]),
+        agents: [("coder".to_owned(), rules(&["pkg.example", "*.mirror.example:8443"]))].into(),
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("site.cedar");
+    let text = r#"@id("no-mirror") forbid (principal, action == Action::"connect", resource) when { resource.below };"#;
+    std::fs::write(&file, text).unwrap();
+    let policy = PolicyConfig { files: vec![file], ..PolicyConfig::default() };
+    let bench = Bench::with(ToolsConfig { network, policy, ..ToolsConfig::default() }).await;
+    let mut table = String::new();
+    for command in ["pip install x", "$unknown; false", "pip install x > .git/config"] {
+        let (prepared, output) = bench.call("bash", json!({"command": command})).await;
+        let asked = bench.asked();
+        let hosts: Vec<String> =
+            asked.iter().flat_map(|command| &command.hosts).map(ToString::to_string).collect();
+        let said = output.map(|output| output.text.contains("without network"));
+        table.push_str(&format!(
+            "{command} {:?} {} hosts={hosts:?} {said:?}\n",
+            prepared.class,
+            prepared.policies.join(" ")
+        ));
+    }
+    expect![[r#"
+        pip install x Unsafe default/listed-network default/listed-hosts hosts=["pkg.example"] Some(false)
+        $unknown; false Workspace default/closed-sandbox hosts=[] Some(true)
+        pip install x > .git/config Unsafe default/listed-network default/git-directory hosts=[] None
+    "#]]
+    .assert_eq(&table);
+    let coder = crate::agents::builtin().remove(0);
+    let offered = bench.toolbox.offered(&coder).await.unwrap();
+    assert!(
+        offered[0].description.contains("only to pkg.example, *.mirror.example:8443."),
+        "{}",
+        offered[0].description
+    );
 }
 
 #[tokio::test]

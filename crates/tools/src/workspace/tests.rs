@@ -328,6 +328,35 @@ async fn a_url_is_cloned() {
     assert!(tree.join(".git/HEAD").exists() && !Path::new("/tmp/evenkeel-hook-ran").exists());
 }
 
+/// Programs that a repository can name in its own configuration and hooks, each of which would
+/// leave a mark if anything outside of the sandbox ran git with it.
+#[tokio::test]
+async fn nothing_planted_in_a_repository_runs_outside() {
+    let bench = Bench::new();
+    let mark = bench.directory.path().join("mark");
+    let (tree, base) = bench.open_empty().await;
+    let program = format!("touch {}", mark.display());
+    let config = format!(
+        "[core]\n\tfsmonitor = {program}\n\tpager = {program}\n\thooksPath = .git/hooks\n\tsshCommand = {program}\n\
+         [diff]\n\texternal = {program}\n[filter \"x\"]\n\tclean = {program}\n\tsmudge = {program}\n\
+         [submodule \"x\"]\n\turl = ext::sh -c {program}\n[include]\n\tpath = /etc/passwd\n"
+    );
+    write(&tree, ".git/config", &config);
+    write(&tree, ".git/HEAD", "ref: refs/heads/main\n");
+    write(&tree, ".gitattributes", "* filter=x diff=x\n");
+    write(&tree, ".gitmodules", "[submodule \"x\"]\n\tpath = x\n\turl = ext::sh -c touch\n");
+    for hook in ["pre-commit", "post-checkout", "post-index-change", "reference-transaction"] {
+        write(&tree, &format!(".git/hooks/{hook}"), &format!("#!/bin/sh\n{program}\n"));
+        set_mode(&tree.join(".git/hooks").join(hook), 0o755);
+    }
+    write(&tree, "f", "x\n");
+    let planted = bench.snapshot().await;
+    assert!(bench.diff(&base).await.contains("+x"));
+    bench.restore(&base).await;
+    bench.restore(&planted).await;
+    assert!(tree.join(".git/hooks/pre-commit").exists() && !mark.exists());
+}
+
 #[tokio::test]
 async fn what_may_not_be_used_is_refused_with_a_remedy() {
     let bench = Bench::new();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_core::Error;
@@ -21,10 +21,14 @@ use tokio::io::AsyncReadExt;
 use crate::{ToolSlots, Toolbox, ToolsConfig};
 
 /// Isolates nothing: what is tested here is what is asked of the runner and how its answer reads.
-struct HostRunner;
+#[derive(Default)]
+struct HostRunner {
+    asked: Mutex<Vec<Command>>,
+}
 
 impl Runner for HostRunner {
     fn run(&self, command: Command) -> BoxFuture<'_, Result<Exit, Error>> {
+        self.asked.lock().unwrap().push(command.clone());
         Box::pin(async move {
             let (program, args) = command.argv.split_first().unwrap();
             let mut child = evenkeel_env::process::command(program)
@@ -68,6 +72,7 @@ pub(super) struct Bench {
     pub(super) toolbox: Arc<Toolbox>,
     pub(super) slots: ToolSlots,
     pub(super) run: RunId,
+    runner: Arc<HostRunner>,
     directory: tempfile::TempDir,
 }
 
@@ -83,10 +88,16 @@ impl Bench {
             tools: Slots::new("tools", 10, 10),
             sandbox: Slots::new("sandbox", 10, 10),
         };
-        let toolbox = Toolbox::start(&env, config, Arc::new(HostRunner), slots.clone()).await.unwrap();
+        let runner = Arc::new(HostRunner::default());
+        let toolbox = Toolbox::start(&env, config, runner.clone(), slots.clone()).await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("tree")).unwrap();
-        Self { toolbox, slots, run: RunId::new(env.wall(), &env.generator), directory }
+        Self { toolbox, slots, run: RunId::new(env.wall(), &env.generator), runner, directory }
+    }
+
+    /// The commands asked of the sandbox since this was called last.
+    pub(super) fn asked(&self) -> Vec<Command> {
+        std::mem::take(&mut self.runner.asked.lock().unwrap())
     }
 
     pub(super) fn path(&self) -> PathBuf {

@@ -1,117 +1,16 @@
-//! The whole router over loopback: both wires, and everything that a provider should not do.
+//! Streams over loopback: both wires, and everything that a provider should not do.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use evenkeel_core::id::{CallId, RunId};
-use evenkeel_core::message::{Block, Message, Provenance, Role, ToolCall, ToolResult, ToolSpec};
+use evenkeel_core::id::CallId;
+use evenkeel_core::message::{Block, Message, Role};
 use evenkeel_core::port::feed::Provisional;
-use evenkeel_core::port::model::{
-    Model, ModelOutcome, ModelReply, ModelRequest, Permit, Progress, Purpose, Unwatched,
-};
-use evenkeel_core::run::Class;
-use evenkeel_env::Env;
-use evenkeel_model::Router;
-use evenkeel_model::config::{ProviderKeys, RouterConfig};
+use evenkeel_core::port::model::{Model, ModelOutcome, ModelRequest, Progress, Unwatched};
 use evenkeel_model::wire::validate;
 use serde_json::{Value, json};
 
-use crate::scripted::{End, Reply, Scripted, anthropic, error, openai, sse};
-
-const SHORT: &str = "300ms";
-
-/// A configuration over scripted providers: one tier each, `a`, `b` and so on.
-fn config(providers: &[(&str, &Scripted)], router: Value) -> RouterConfig {
-    let name = |idx: usize| ["a", "b", "c"][idx];
-    let mut config =
-        json!({"providers": {}, "deployments": {}, "routes": {"coder": {"tiers": []}}, "router": router});
-    for (idx, (kind, provider)) in providers.iter().enumerate() {
-        let base = if *kind == "openai" { "/v1" } else { "" };
-        config["providers"][name(idx)] = json!({"kind": kind, "base_url": format!("http://{}{base}", provider.address), "keys": ["test:key"]});
-        config["deployments"][name(idx)] = json!({"provider": name(idx), "model": "large"});
-        config["routes"]["coder"]["tiers"].as_array_mut().unwrap().push(json!([name(idx)]));
-    }
-    serde_json::from_value(config).unwrap()
-}
-
-fn quick() -> Value {
-    json!({"timeouts": {"headers": SHORT, "first_content": SHORT, "first_content_max": SHORT, "idle": SHORT,
-        "idle_with_pings": "600ms"}})
-}
-
-fn start(env: &Env, config: RouterConfig) -> Arc<Router> {
-    let keys = ProviderKeys::read(&config).unwrap();
-    Router::start(env, config, keys).unwrap()
-}
-
-fn request(env: &Env, messages: Vec<Message>) -> ModelRequest {
-    ModelRequest {
-        route: "coder".to_owned(),
-        tenant: "t".into(),
-        run: RunId::new(env.wall(), &env.generator),
-        step: 2,
-        purpose: Purpose::Step,
-        class: Class::Batch,
-        begun: true,
-        deadline: env.wall().after(Duration::from_secs(60)),
-        system: "You are a coder.".to_owned(),
-        messages,
-        tools: vec![ToolSpec {
-            name: "grep".to_owned(),
-            description: "Searches.".to_owned(),
-            input_schema: json!({"type": "object", "properties": {"q": {"type": "string"}}}),
-        }],
-        output_tokens_max: 1_000,
-        prior_attempts: 0,
-        permit: None,
-        fallback: true,
-    }
-}
-
-fn hello(env: &Env) -> ModelRequest {
-    request(env, vec![Message::text("m1", Role::User, "hi")])
-}
-
-async fn done(router: &Router, request: ModelRequest) -> ModelReply {
-    match router.call(request, Arc::new(Unwatched)).await {
-        ModelOutcome::Done(reply) => *reply,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn outcomes(reply: &ModelReply) -> Vec<&str> {
-    reply.attempts.iter().map(|attempt| attempt.outcome.as_str()).collect()
-}
-
-/// A router over one provider per kind and script.
-struct Bench {
-    env: Env,
-    router: Arc<Router>,
-    providers: Vec<Scripted>,
-}
-
-type Script = Box<dyn Fn(usize, &Value) -> Reply + Send + Sync>;
-
-async fn bench(scripts: Vec<(&'static str, Script)>, router: Value) -> Bench {
-    let env = Env::seeded(1);
-    let mut providers = Vec::new();
-    let mut kinds = Vec::new();
-    for (kind, script) in scripts {
-        providers.push(Scripted::start(&env, script).await);
-        kinds.push(kind);
-    }
-    let pairs: Vec<_> = kinds.into_iter().zip(&providers).collect();
-    let router = start(&env, config(&pairs, router));
-    Bench { env, router, providers }
-}
-
-fn always(reply: Reply) -> Script {
-    Box::new(move |_, _| reply.clone())
-}
-
-fn first_then(first: Reply, then: Reply) -> Script {
-    Box::new(move |n, _| if n == 0 { first.clone() } else { then.clone() })
-}
+use crate::loopback::{Script, always, bench, done, first_then, hello, outcomes, quick, request};
+use crate::scripted::{End, Reply, anthropic, error, openai, sse};
 
 #[tokio::test]
 async fn an_answer_on_either_wire() {
@@ -254,6 +153,60 @@ async fn m06_a_partial_answer_is_voided_and_not_repeated() {
     assert!(bench.router.snapshot().wasted_tokens["stream_broken"] > 0);
 }
 
+/// When the first content is late and another deployment is ready, both are asked: one answer, one
+/// set of pieces, and the cost of the other attempt on record.
+#[tokio::test]
+async fn a_late_first_content_is_overtaken_and_its_connection_closed() {
+    let silent = Reply { end: End::Hold, ..sse(vec![]) };
+    let scripts = vec![("openai", always(silent)), ("anthropic", always(anthropic::answer("hello")))];
+    let early = json!({"hedge": {"after_min": "50ms"}, "timeouts": {"first_content_elsewhere_min": "100ms"}});
+    let bench = bench(scripts, early).await;
+    let watcher = Arc::new(Watcher::default());
+    let outcome = bench.router.call(hello(&bench.env), watcher.clone()).await;
+    let ModelOutcome::Done(reply) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(reply.message.joined_text(), "hello");
+    assert_eq!(outcomes(&reply), ["overtaken", "ok"]);
+    let overtaken = &reply.attempts[0];
+    assert_eq!((overtaken.attempt, overtaken.deployment.as_str()), (1, "a"));
+    assert!(overtaken.usage.estimated && overtaken.usage.input_tokens > 0, "{:?}", overtaken.usage);
+    let pieces = watcher.0.lock().unwrap().clone();
+    assert_eq!(pieces, [(2, Provisional::Text("hello".to_owned()))], "nothing to void");
+    let snapshot = bench.router.snapshot();
+    assert_eq!((snapshot.deployments["b"].hedges, snapshot.deployments["b"].hedges_won), (1, 1));
+    assert_eq!(snapshot.deployments["a"].outcomes["overtaken"], 1);
+    assert!(snapshot.deployments.values().all(|deployment| deployment.in_flight == 0));
+    until(|| *bench.providers[0].n_abandoned.lock().unwrap() == 1).await;
+}
+
+fn late_text() -> String {
+    openai::answer("late").pieces.into_iter().map(|(_, piece)| piece).collect()
+}
+
+/// Waits until it holds.
+async fn until(holds: impl Fn() -> bool) {
+    while !holds() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// The second attempt may be overtaken as well; the answer is the first one's.
+#[tokio::test]
+async fn a_second_attempt_can_be_overtaken_too() {
+    let late = Reply { pieces: vec![(300, late_text())], ..sse(vec![]) };
+    let silent = Reply { end: End::Hold, ..sse(vec![]) };
+    let scripts = vec![("openai", always(late)), ("openai", always(silent))];
+    let early = json!({"hedge": {"after_min": "50ms"}, "timeouts": {"first_content_elsewhere_min": "100ms"}});
+    let bench = bench(scripts, early).await;
+    let reply = done(&bench.router, hello(&bench.env)).await;
+    assert_eq!(reply.message.joined_text(), "late");
+    assert_eq!(outcomes(&reply), ["overtaken", "ok"]);
+    assert_eq!(reply.attempts[1].deployment, "a");
+    let snapshot = bench.router.snapshot();
+    assert_eq!((snapshot.deployments["b"].hedges, snapshot.deployments["b"].hedges_won), (1, 0));
+    assert_eq!(snapshot.deployments["b"].state, "closed", "it was not asked for long");
+    until(|| *bench.providers[1].n_abandoned.lock().unwrap() == 1).await;
+}
+
 /// M08: silence after the headers, after a chunk, or filled with keep-alives, ends.
 #[tokio::test]
 async fn m08_silence_is_a_failure() {
@@ -278,18 +231,6 @@ async fn m08_silence_is_a_failure() {
     }
 }
 
-fn thinking(from: &Provenance) -> Message {
-    let raw = r#"{"signature":"s==","type":"thinking",  "thinking":"hm\u00e4"}"#;
-    Message {
-        id: "m2".into(),
-        role: Role::Assistant,
-        blocks: vec![
-            Block::Opaque { raw: raw.to_owned(), from: from.clone() },
-            Block::Text { text: "I thought.".to_owned() },
-        ],
-    }
-}
-
 #[tokio::test]
 async fn a_key_that_a_provider_echoes_is_shown_to_nobody() {
     let echoed =
@@ -300,157 +241,6 @@ async fn a_key_that_a_provider_echoes_is_shown_to_nobody() {
     let ModelOutcome::Fatal { error, attempts } = outcome else { panic!("{outcome:?}") };
     assert!(error.message.contains("for key [key]"), "{error}");
     assert!(!format!("{error} {attempts:?}").contains("test:key"));
-}
-
-/// M09: items of another key are not replayed; should the provider refuse them all the same, the
-/// call is made once more without them instead of failing for ever.
-#[tokio::test]
-async fn m09_items_of_another_key_are_dropped() {
-    let refused = error(
-        400,
-        &json!({"type": "error", "error": {"type": "invalid_request_error",
-        "message": "messages.1.content.0: Invalid `signature` in `thinking` block"}}),
-    );
-    let think = sse(vec![
-        anthropic::start(),
-        anthropic::block(0, &json!({"type": "thinking", "thinking": "", "signature": ""})),
-        anthropic::delta(0, &json!({"type": "thinking_delta", "thinking": "hm"})),
-        anthropic::delta(0, &json!({"type": "signature_delta", "signature": "s=="})),
-        anthropic::stop(0),
-        anthropic::text(1, "I thought."),
-        anthropic::stop(1),
-        anthropic::finish("end_turn"),
-        anthropic::end(),
-    ]);
-    let replies = [think, refused, anthropic::answer("again")];
-    let script: Script = Box::new(move |n, _| replies[n.min(2)].clone());
-    let bench = bench(vec![("anthropic", script)], json!({})).await;
-    let first = done(&bench.router, hello(&bench.env)).await;
-    assert!(
-        matches!(&first.message.blocks[0], Block::Opaque { from, .. } if from.provider.starts_with("a@"))
-    );
-
-    let history =
-        vec![Message::text("m1", Role::User, "hi"), first.message, Message::text("m3", Role::User, "go on")];
-    let reply = done(&bench.router, request(&bench.env, history)).await;
-    assert_eq!(outcomes(&reply), ["foreign_items", "ok"]);
-    assert!(bench.providers[0].body(1).to_string().contains("s=="));
-    assert!(!bench.providers[0].body(2).to_string().contains("s=="));
-
-    let other_key = Provenance { provider: "a@00000000".to_owned(), model: "large".to_owned() };
-    let history = vec![
-        Message::text("m1", Role::User, "hi"),
-        thinking(&other_key),
-        Message::text("m3", Role::User, "go on"),
-    ];
-    done(&bench.router, request(&bench.env, history)).await;
-    assert!(!bench.providers[0].body(3).to_string().contains("s=="));
-}
-
-/// M10: thinking of one provider is not sent to another.
-#[tokio::test]
-async fn m10_foreign_thinking_is_not_sent() {
-    let from = Provenance { provider: "elsewhere".to_owned(), model: "large".to_owned() };
-    for (kind, reply) in [("openai", openai::answer("x")), ("anthropic", anthropic::answer("x"))] {
-        let bench = bench(vec![(kind, always(reply))], json!({})).await;
-        let history = vec![
-            Message::text("m1", Role::User, "hi"),
-            thinking(&from),
-            Message::text("m3", Role::User, "go on"),
-        ];
-        done(&bench.router, request(&bench.env, history)).await;
-        let body = bench.providers[0].body(0).to_string();
-        assert!(!body.contains("s==") && body.contains("I thought."), "{body}");
-    }
-}
-
-fn open_call() -> Vec<Message> {
-    let call = ToolCall {
-        id: CallId::from("call_1"),
-        name: "grep".to_owned(),
-        args: json!({"q": "x"}),
-        wire_id: Some("toolu_01:weird/id".to_owned()),
-    };
-    vec![
-        Message::text("m1", Role::User, "hi"),
-        Message { id: "m2".into(), role: Role::Assistant, blocks: vec![Block::ToolCall(call)] },
-    ]
-}
-
-/// M11: a call made on one provider is answered on another, in that one's own terms.
-#[tokio::test]
-async fn m11_an_open_call_moves_to_another_provider() {
-    let limited = Reply {
-        headers: vec![("retry-after", "30".to_owned())],
-        ..error(429, &json!({"error": {"message": "slower"}}))
-    };
-    let scripts = vec![("anthropic", always(limited)), ("openai", always(openai::answer("found")))];
-    let bench = bench(scripts, json!({})).await;
-    let mut history = open_call();
-    let result = ToolResult {
-        call_id: "call_1".into(),
-        name: "grep".to_owned(),
-        text: "a line".to_owned(),
-        is_error: false,
-    };
-    history.push(Message { id: "m3".into(), role: Role::Tool, blocks: vec![Block::ToolResult(result)] });
-    let reply = done(&bench.router, request(&bench.env, history)).await;
-    assert_eq!(outcomes(&reply), ["rate_limited", "ok"]);
-    assert_eq!(validate::anthropic(&bench.providers[0].body(0)), Ok(()));
-    assert_eq!(validate::openai(&bench.providers[1].body(0)), Ok(()));
-    assert!(bench.router.snapshot().deployments["a"].throttled_until.is_some());
-}
-
-/// M15 (the router's part): after a 529 in the middle of a run the same step is made again from the
-/// same history, byte for byte.
-#[tokio::test]
-async fn m15_the_step_is_repeated_on_the_same_history() {
-    let overloaded =
-        error(529, &json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}));
-    let bench =
-        bench(vec![("anthropic", first_then(overloaded, anthropic::answer("done")))], json!({})).await;
-    bench.router.parked("coder", 0);
-    let outcome = bench.router.call(hello(&bench.env), Arc::new(Unwatched)).await;
-    let ModelOutcome::Park { attempts, .. } = outcome else { panic!("{outcome:?}") };
-    bench.router.parked("coder", 1);
-    let permit = bench.router.next_permit().await;
-    let mut again = hello(&bench.env);
-    (again.permit, again.prior_attempts) = (Some(permit), 1);
-    let reply = done(&bench.router, again).await;
-    assert_eq!((attempts[0].attempt, reply.attempts[0].attempt), (1, 2), "attempts count over the step");
-    assert_eq!(bench.providers[0].body(0), bench.providers[0].body(1));
-}
-
-/// M16 (the router's part): a parked call says what it waits for.
-#[tokio::test]
-async fn m16_a_parked_call_says_why_and_until_when() {
-    let bench =
-        bench(vec![("openai", always(error(503, &json!({"error": {"message": "down"}}))))], json!({})).await;
-    for _ in 0..6 {
-        bench.router.call(hello(&bench.env), Arc::new(Unwatched)).await;
-    }
-    let outcome = bench.router.call(hello(&bench.env), Arc::new(Unwatched)).await;
-    let ModelOutcome::Park { until_hint, reason, .. } = outcome else { panic!("{outcome:?}") };
-    assert!(until_hint.is_some_and(|at| at >= bench.env.wall()));
-    assert!(reason.contains("a is down (failures in a row), next probe in"), "{reason}");
-    let snapshot = bench.router.snapshot();
-    assert_eq!(snapshot.deployments["a"].state, "open");
-    assert_eq!(snapshot.transitions.last().unwrap().reason, "failures in a row");
-}
-
-/// M18: a history that ends in an unfinished turn is made valid before it is sent.
-#[tokio::test]
-async fn m18_an_unfinished_turn_is_repaired() {
-    for (kind, reply) in [("openai", openai::answer("x")), ("anthropic", anthropic::answer("x"))] {
-        let bench = bench(vec![(kind, always(reply))], json!({})).await;
-        let mut history = open_call();
-        history.push(Message::text("m3", Role::User, "continue"));
-        done(&bench.router, request(&bench.env, history)).await;
-        let body = bench.providers[0].body(0);
-        let valid = if kind == "openai" { validate::openai(&body) } else { validate::anthropic(&body) };
-        assert_eq!(valid, Ok(()), "{body}");
-        assert!(body.to_string().contains("The call was interrupted"), "{body}");
-    }
 }
 
 /// C05: a call cut by the output limit is never executed, and the model is told nothing false.
@@ -626,68 +416,6 @@ async fn a_caller_that_leaves_cancels_upstream() {
     }
     let snapshot = bench.router.snapshot();
     assert_eq!((snapshot.deployments["a"].in_flight, snapshot.calls["cancelled"]), (0, 1));
-}
-
-#[tokio::test]
-async fn an_outage_end_to_end_parks_probes_and_comes_back() {
-    let up = Arc::new(Mutex::new(false));
-    let is_up = up.clone();
-    let script: Script = Box::new(move |_, _| {
-        if *is_up.lock().unwrap() {
-            openai::answer("hello")
-        } else {
-            error(503, &json!({"error": {"message": "down"}}))
-        }
-    });
-    let router = json!({"breaker": {"open_first": "40ms", "open_max_early": "80ms"}});
-    let bench = bench(vec![("openai", script)], router).await;
-    for _ in 0..8 {
-        let outcome = bench.router.call(hello(&bench.env), Arc::new(Unwatched)).await;
-        assert!(matches!(outcome, ModelOutcome::Park { .. }), "{outcome:?}");
-    }
-    bench.router.parked("coder", 8);
-    let probe = bench.router.next_permit().await;
-    assert_eq!((probe.0.route(), probe.0.deployment()), ("coder", "a"));
-    let with = |permit: Permit| ModelRequest { permit: Some(permit), ..hello(&bench.env) };
-    let outcome = bench.router.call(with(probe), Arc::new(Unwatched)).await;
-    assert!(matches!(outcome, ModelOutcome::Park { .. }), "{outcome:?}");
-    *up.lock().unwrap() = true;
-    for n_left in (0..8).rev() {
-        let permit = bench.router.next_permit().await;
-        bench.router.parked("coder", n_left);
-        done(&bench.router, with(permit)).await;
-    }
-    let snapshot = bench.router.snapshot();
-    assert_eq!(snapshot.deployments["a"].state, "ramping");
-    assert_eq!(snapshot.deployments["a"].n_opened, 1);
-    assert!(snapshot.deployments["a"].seconds_to_recover.is_some());
-    serde_json::to_value(snapshot).unwrap();
-}
-
-/// Permits that nobody takes run out; a waker that comes late gets one that is still good.
-#[tokio::test(start_paused = true)]
-async fn a_late_waker_gets_a_permit_that_is_still_good() {
-    let env = Env::seeded(1);
-    // Nothing listens there, and the paused clock runs ahead of any connection.
-    let unreachable = json!({
-        "providers": {"a": {"kind": "openai", "base_url": "http://127.0.0.1:1/v1"}},
-        "deployments": {"a": {"provider": "a", "model": "large"}},
-        "routes": {"coder": {"tiers": [["a"]]}},
-    });
-    let router = start(&env, serde_json::from_value(unreachable).unwrap());
-    router.parked("coder", 1);
-    for _ in 0..10 {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-    }
-    let permit = router.next_permit().await;
-    let snapshot = router.snapshot();
-    assert_eq!(snapshot.routes["coder"].permits_outstanding, 1);
-    assert!(snapshot.deployments["a"].permits >= 9, "{:?}", snapshot.deployments["a"].permits);
-    let more = tokio::time::timeout(Duration::from_millis(10), router.next_permit()).await;
-    assert!(more.is_err(), "there is one parked run and one permit");
-    router.parked("coder", 0);
-    drop(permit);
-    assert_eq!(router.snapshot().routes["coder"].permits_outstanding, 0);
 }
 
 #[tokio::test]

@@ -1,0 +1,58 @@
+//! Attacks on the sandbox, for the tests: tries each way out and prints what the kernel answered.
+//!
+//! `evenkeel-sandbox-attack inside PID PORT SOCKET` runs inside a sandbox and prints, under the
+//! number and name of each attack, one line per try: its name, and the error, or `ALLOWED`.
+//! `evenkeel-sandbox-attack serve HELPER WORKSPACE SCRIPT` is a server that runs a script in a
+//! sandbox, to be killed.
+
+mod attacks;
+mod tries;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use evenkeel_core::id::{RunId, TenantId};
+use evenkeel_core::port::runner::{Command, Runner, RunnerLimits};
+use evenkeel_env::Env;
+use evenkeel_sandbox::{HelperProgram, Launcher, SandboxConfig};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["inside", pid, port, socket] => attacks::all(&attacks::Outside {
+            pid: pid.parse().unwrap_or(0),
+            port: (*port).to_owned(),
+            socket: (*socket).to_owned(),
+        }),
+        ["serve", helper, workspace, script] => return serve(helper, workspace, script),
+        _ => return ExitCode::from(2),
+    }
+    ExitCode::SUCCESS
+}
+
+fn serve(helper: &str, workspace: &str, script: &str) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime starts");
+    runtime.block_on(async {
+        let helper = HelperProgram::Path(PathBuf::from(helper));
+        let config = SandboxConfig { helper, ..SandboxConfig::default() };
+        let env = Env::real();
+        let launcher = Launcher::start(&env, config).expect("the sandbox is available");
+        let exit = launcher
+            .run(Command {
+                tenant: TenantId("test".to_owned()),
+                run: RunId::new(env.wall(), &env.generator),
+                argv: ["sh", "-c", script].map(str::to_owned).into(),
+                workspace: PathBuf::from(workspace),
+                read_only: false,
+                cwd: String::new(),
+                env: Vec::new(),
+                stdin: Vec::new(),
+                limits: RunnerLimits::default(),
+                hosts: Vec::new(),
+            })
+            .await;
+        println!("{exit:?}");
+    });
+    ExitCode::SUCCESS
+}
