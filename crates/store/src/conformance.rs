@@ -7,6 +7,7 @@
 //!
 //! Durability and damage are not here: they need a file, and stand in the tests of the engine.
 
+mod busy;
 mod cancels;
 mod claims;
 mod effects;
@@ -56,6 +57,7 @@ pub fn cases_of_all() -> impl Iterator<Item = &'static Case> {
         turns::CASES,
         threads::CASES,
         queues::CASES,
+        busy::CASES,
         steps::CASES,
         effects::CASES,
         fences::CASES,

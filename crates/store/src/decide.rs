@@ -15,10 +15,12 @@
 //! | running -> cancelling | `cancel` |
 //!
 //! `thread` makes, changes and removes threads, and writes what no run writes.
+//! `busy` says what a new turn does to those before it, and joins turns.
 //! `log` appends events and reads their meaning; `hand_over` gives a thread to its next turn;
 //! `replica` keeps leases; `read` answers questions.
 
 mod admit;
+mod busy;
 mod cancel;
 mod claim;
 mod guard;

@@ -33,7 +33,7 @@ async fn a_queued_run_is_cancelled_at_once(stage: Stage) {
     assert_eq!(stage.cancel(run.id).await, Cancelled::Done);
     let run = stage.run(run.id).await;
     assert_eq!((run.state, run.version), (RunState::Cancelled, None), "it never began");
-    assert_eq!(stage.log(thread).await, ["cancel requested", "ended cancelled"]);
+    assert_eq!(stage.log(thread).await, ["cancel requested", "ended cancelled requested"]);
     assert!(stage.ready(me, 9).await.is_empty());
     stage.begin(thread, "next", me).await;
     stage.check_thread(thread).await;

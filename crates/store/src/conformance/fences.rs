@@ -98,7 +98,7 @@ async fn every_fenced_write_is_counted(stage: Stage) {
     stage.finish(&claim, false).await;
     let before = stage.n_fenced().await;
     refused_everywhere(&stage, &claim).await;
-    assert_eq!(stage.n_fenced().await, before + 4, "step, turn, park and release");
+    assert_eq!(stage.n_fenced().await, before + 5, "step, turn, steering, park and release");
 }
 
 /// Every fenced write with this claim is refused and leaves the log as it is.
@@ -106,6 +106,7 @@ async fn refused_everywhere(stage: &Stage, claim: &Claim) {
     let before = stage.log(claim.fence.thread).await;
     assert_eq!(stage.step(&claim.fence, vec![note("zombie")]).await, Written::Fenced);
     assert_eq!(stage.finish(claim, true).await, TurnCommitted::Fenced);
+    assert_eq!(stage.take_steered(&claim.fence).await, Written::Fenced);
     assert_eq!(stage.park(&claim.fence, "main").await, Written::Fenced);
     assert_eq!(stage.release(&claim.fence).await, Written::Fenced);
     assert_eq!(stage.log(claim.fence.thread).await, before);

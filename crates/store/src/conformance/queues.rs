@@ -1,7 +1,7 @@
 //! Turns that wait on a busy thread: their order, their limit, and that none is forgotten.
 
 use evenkeel_core::port::store::{Admit, Admitted, TurnCommitted};
-use evenkeel_core::run::{BusyPolicy, RunSpec, RunState};
+use evenkeel_core::run::BusyPolicy;
 
 use super::Stage;
 use super::stage::good;
@@ -14,7 +14,6 @@ super::cases! {
     reject_sees_a_run_that_only_waits_for_its_claim,
     a_full_thread_takes_no_more,
     a_known_request_is_answered_though_the_thread_is_full,
-    other_policies_wait_like_enqueue,
     a_parked_run_keeps_its_thread,
     two_threads_do_not_wait_for_each_other,
 }
@@ -72,17 +71,17 @@ async fn the_end_of_a_turn_leaves_the_next_claimable(stage: Stage) {
 async fn reject_names_the_active_run(stage: Stage) {
     let (thread, me) = (stage.new_thread(), stage.replica().await);
     let claim = stage.begin(thread, "one", me).await;
-    let busy = good(stage.store.admit(with_policy(&stage, thread, BusyPolicy::Reject)).await);
+    let busy = good(stage.store.admit(stage.ask_with(thread, "second", BusyPolicy::Reject)).await);
     assert_eq!(busy, Admitted::Busy(claim.fence.run));
     stage.finish(&claim, false).await;
-    stage.accept(with_policy(&stage, thread, BusyPolicy::Reject)).await;
+    stage.accept(stage.ask_with(thread, "second", BusyPolicy::Reject)).await;
     stage.check_thread(thread).await;
 }
 
 async fn reject_sees_a_run_that_only_waits_for_its_claim(stage: Stage) {
     let thread = stage.new_thread();
     let queued = stage.enqueue(thread, "one").await;
-    let busy = good(stage.store.admit(with_policy(&stage, thread, BusyPolicy::Reject)).await);
+    let busy = good(stage.store.admit(stage.ask_with(thread, "second", BusyPolicy::Reject)).await);
     assert_eq!(busy, Admitted::Busy(queued.id));
 }
 
@@ -107,25 +106,6 @@ async fn a_known_request_is_answered_though_the_thread_is_full(stage: Stage) {
     assert_eq!(good(stage.store.admit(again).await), Admitted::Replayed(Box::new(run)));
 }
 
-async fn other_policies_wait_like_enqueue(stage: Stage) {
-    let (thread, me) = (stage.new_thread(), stage.replica().await);
-    stage.begin(thread, "one", me).await;
-    let policies = [
-        BusyPolicy::Interrupt,
-        BusyPolicy::Rollback,
-        BusyPolicy::Steer,
-        BusyPolicy::Merge,
-        BusyPolicy::Latest,
-    ];
-    for policy in policies {
-        let (run, claim) = stage.accept(with_policy(&stage, thread, policy)).await;
-        assert!(claim.is_none());
-        assert_eq!((run.state, run.spec.busy_policy), (RunState::Queued, policy));
-    }
-    assert_eq!(stage.thread(thread).await.n_waiting, 5);
-    stage.check_thread(thread).await;
-}
-
 async fn a_parked_run_keeps_its_thread(stage: Stage) {
     let (thread, me) = (stage.new_thread(), stage.replica().await);
     let claim = stage.begin(thread, "one", me).await;
@@ -147,9 +127,4 @@ async fn two_threads_do_not_wait_for_each_other(stage: Stage) {
     let one = stage.begin(stage.new_thread(), "one", me).await;
     let other = stage.begin(stage.new_thread(), "two", me).await;
     assert_eq!((one.fence.epoch, other.fence.epoch), (1, 1));
-}
-
-fn with_policy(stage: &Stage, thread: evenkeel_core::id::ThreadId, policy: BusyPolicy) -> Admit {
-    let admit = stage.ask(thread, "second");
-    Admit { spec: RunSpec { busy_policy: policy, ..admit.spec.clone() }, ..admit }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_core::id::{ReplicaId, RunId, TenantId, ThreadId};
+use evenkeel_core::id::{MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody, NewEvent};
 use evenkeel_core::port::store::{
     Admit, Admitted, Beat, Cancel, Cancelled, Claim, ClaimReady, CommitStep, CommitTurn, Fence, Heartbeat,
-    ListRuns, MergeWindow, Park, ReadEvents, Release, RunRef, Store, StoreClient, ThreadRef, TurnCommitted,
-    Wake, Written,
+    ListRuns, MergeWindow, Park, ReadEvents, Release, RunRef, Store, StoreClient, TakeSteered, ThreadRef,
+    TurnCommitted, Wake, Written,
 };
-use evenkeel_core::run::{Run, RunSpec, RunState, WaitReason};
+use evenkeel_core::run::{BusyPolicy, EndReason, Run, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Mono, Wall};
 use evenkeel_env::{Clock, Env};
@@ -113,6 +113,12 @@ impl Stage {
         }
     }
 
+    /// A request for a turn of this policy.
+    pub fn ask_with(&self, thread: ThreadId, text: &str, busy_policy: BusyPolicy) -> Admit {
+        let ask = self.ask(thread, text);
+        Admit { spec: RunSpec { busy_policy, ..ask.spec.clone() }, ..ask }
+    }
+
     fn spec(&self, message: &str, text: &str) -> RunSpec {
         let deadline = self.env.wall().after(Duration::from_secs(60));
         RunSpec { deadline, ..samples::spec(message, text) }
@@ -191,6 +197,16 @@ impl Stage {
         good(self.store.claim_ready(ClaimReady { me, limit }).await)
     }
 
+    /// Takes what steers into the run.
+    pub async fn take_steered(&self, fence: &Fence) -> Written {
+        good(self.store.take_steered(TakeSteered { fence: fence.clone(), step: 2 }).await)
+    }
+
+    /// Asks for a cancel that undoes.
+    pub async fn undo(&self, run: RunId, force: bool) -> Cancelled {
+        good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force, undo: true }).await)
+    }
+
     /// Asks for a cancel.
     pub async fn cancel(&self, run: RunId) -> Cancelled {
         good(self.store.cancel(Cancel { tenant: self.tenant.clone(), run, force: false, undo: false }).await)
@@ -261,8 +277,42 @@ impl Stage {
         assert_eq!(stored.newest_state, newest.map(|run| run.state));
         let mut versions: Vec<u64> = runs.iter().filter_map(|run| run.version).collect();
         versions.sort_unstable();
-        assert_eq!(versions, (1..=stored.version).collect::<Vec<u64>>(), "each version is one turn's");
+        let all: Vec<u64> = (1..=stored.version).collect();
+        if events.iter().all(|event| runs.iter().any(|run| run.id == event.run)) {
+            assert_eq!(versions, all, "each version is one turn's");
+        } else {
+            // A deleted run, or a client's write, has a version that no run tells.
+            versions.dedup();
+            assert!(versions.iter().all(|version| all.contains(version)), "{versions:?} of {all:?}");
+        }
+        check_messages(&runs, &events);
     }
+}
+
+/// Every accepted message is in the log exactly once, or its run says why it is not there; and they
+/// are there in order of arrival, those that steer among themselves.
+fn check_messages(runs: &[Run], events: &[Event]) {
+    let (mut newest, mut newest_steered) = (0, 0);
+    for run in runs.iter().rev() {
+        let reason = run.outcome.as_ref().and_then(|outcome| outcome.reason);
+        let taken = reason.and_then(EndReason::answered_by);
+        let author = if run.attempt > 0 { Some(run.id) } else { taken };
+        for message in &run.spec.messages {
+            let places: Vec<&Event> = events.iter().filter(|event| brings(event, &message.id)).collect();
+            let authors: Vec<RunId> = places.iter().map(|event| event.run).collect();
+            assert_eq!(authors, author.into_iter().collect::<Vec<_>>(), "{} of run {}", message.id, run.id);
+            if let Some(place) = places.first() {
+                let steered = matches!(reason, Some(EndReason::Steered { .. }));
+                let before = if steered { &mut newest_steered } else { &mut newest };
+                assert!(place.seq > *before, "{} came before its turn", message.id);
+                *before = place.seq;
+            }
+        }
+    }
+}
+
+fn brings(event: &Event, id: &MessageId) -> bool {
+    matches!(&event.body, EventBody::UserMessage { message } if message.id == *id)
 }
 
 fn is_end(event: &Event) -> bool {
@@ -274,6 +324,18 @@ pub(super) fn good<T>(reply: Result<T, evenkeel_core::Error>) -> T {
     reply.unwrap_or_else(|error| panic!("the store failed: {error}"))
 }
 
+fn reason_word(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Requested => "requested",
+        EndReason::Undone => "undone",
+        EndReason::Interrupted { .. } => "interrupted",
+        EndReason::RolledBack { .. } => "rolled back",
+        EndReason::Superseded { .. } => "superseded",
+        EndReason::Merged { .. } => "merged",
+        EndReason::Steered { .. } => "steered",
+    }
+}
+
 /// An event in a word or two.
 fn words(event: &Event) -> String {
     match &event.body {
@@ -283,7 +345,11 @@ fn words(event: &Event) -> String {
         EventBody::Noted { text, .. } => format!("note {text}"),
         EventBody::Parked { .. } => "parked".to_owned(),
         EventBody::CancelRequested => "cancel requested".to_owned(),
-        EventBody::RunEnded { outcome } => format!("ended {}", outcome.state.as_str()),
+        EventBody::RunEnded { outcome } => match outcome.reason {
+            Some(reason) => format!("ended {} {}", outcome.state.as_str(), reason_word(reason)),
+            None => format!("ended {}", outcome.state.as_str()),
+        },
+        EventBody::Rewound { to, cause } => format!("rewound to {to} {cause}"),
         EventBody::Checkpoint { .. } => format!("checkpoint {}", event.step),
         EventBody::EffectIntended(intent) => format!("intended {}", intent.tool),
         EventBody::EffectSettled(result) => format!("settled {}", result.text),

@@ -1,20 +1,18 @@
 //! Accepting a turn.
 
-use evenkeel_core::id::ThreadId;
+use evenkeel_core::id::{RunId, ThreadId};
 use evenkeel_core::message::Usage;
 use evenkeel_core::port::store::{Admit, Admitted};
 use evenkeel_core::run::{BusyPolicy, RunState};
 use serde_json::Value;
 
+use super::busy::{self, Plan, Refused};
 use super::{Context, claim, whole_run};
 use crate::record::{RunRow, ThreadRow};
 use crate::rows::Rowed;
 
 /// Accepts a turn, or says why not. The order of the questions matters: a known request is answered
 /// with its run before anything can refuse it, also when its thread is full by now.
-///
-/// The policies `interrupt`, `rollback`, `steer`, `merge` and `latest` are accepted as `enqueue`:
-/// the message is stored and runs next. The policy is kept in the row.
 pub(super) fn admit(ctx: &mut Context<'_>, request: &Admit) -> Rowed<Admitted> {
     if let Some(answer) = by_key(ctx, request)? {
         return Ok(answer);
@@ -26,31 +24,31 @@ pub(super) fn admit(ctx: &mut Context<'_>, request: &Admit) -> Rowed<Admitted> {
     if found.is_none() && (!request.create_thread || ctx.rows.thread_id_taken(request.thread)?) {
         return Ok(Admitted::ThreadNotFound);
     }
-    if let Some(thread) = &found
-        && let Some(active) = thread.active
-    {
-        if request.spec.busy_policy == BusyPolicy::Reject {
-            return Ok(Admitted::Busy(active));
-        }
-        if thread.n_waiting >= request.n_waiting_max {
-            return Ok(Admitted::Full);
-        }
-    }
-    let (mut thread, mut run) = store(ctx, request, found)?;
+    let active = found.as_ref().and_then(|thread| thread.active.map(|active| (thread, active)));
+    let planned = match active {
+        Some((thread, active)) => busy::plan(ctx, request, thread, active)?,
+        None => Ok(Plan::default()),
+    };
+    let plan = match planned {
+        Ok(plan) => plan,
+        Err(Refused::Busy(active)) => return Ok(Admitted::Busy(active)),
+        Err(Refused::Full) => return Ok(Admitted::Full),
+    };
+    let (mut thread, mut run, stopping) = store(ctx, request, found, plan)?;
     match request.claim_for {
-        Some(me) if run.ready => {
+        Some(me) if run.ready && claim::is_due(ctx, &run) => {
             let claim = claim::claim(ctx, &mut thread, &mut run, me)?;
             Ok(Admitted::Accepted {
                 run: Box::new(claim.run.clone()),
                 claim: Some(Box::new(claim)),
-                stopping: Vec::new(),
+                stopping,
             })
         }
         _ => {
             ctx.rows.save_thread(&thread)?;
             let position = ctx.rows.n_queued_before(thread.n, run.n)?;
             let run = run.into_run(position, request.spec.clone(), None);
-            Ok(Admitted::Accepted { run: Box::new(run), claim: None, stopping: Vec::new() })
+            Ok(Admitted::Accepted { run: Box::new(run), claim: None, stopping })
         }
     }
 }
@@ -103,8 +101,14 @@ fn replay(ctx: &mut Context<'_>, request: &Admit, run_n: u64) -> Rowed<Admitted>
     Ok(Admitted::Replayed(Box::new(whole_run(ctx.rows, run)?)))
 }
 
-/// Inserts the run, and the thread if it is new. The thread row is changed but not yet saved.
-fn store(ctx: &mut Context<'_>, request: &Admit, found: Option<ThreadRow>) -> Rowed<(ThreadRow, RunRow)> {
+/// Does what the policy asks for, and inserts the run, and the thread if it is new. The thread row is
+/// changed but not yet saved.
+fn store(
+    ctx: &mut Context<'_>,
+    request: &Admit,
+    found: Option<ThreadRow>,
+    plan: Plan,
+) -> Rowed<(ThreadRow, RunRow, Vec<RunId>)> {
     let mut thread = match found {
         Some(thread) => thread,
         None => {
@@ -113,6 +117,7 @@ fn store(ctx: &mut Context<'_>, request: &Admit, found: Option<ThreadRow>) -> Ro
             row
         }
     };
+    let stopping = busy::carry_out(ctx, &mut thread, plan)?;
     let mut run = new_run(ctx, request, &thread);
     run.n = ctx.rows.insert_run(&run, &request.spec)?;
     if let Some(key) = &request.key {
@@ -128,7 +133,10 @@ fn store(ctx: &mut Context<'_>, request: &Admit, found: Option<ThreadRow>) -> Ro
     }
     thread.newest_run = Some(run.id);
     thread.updated_at = ctx.now.wall;
-    Ok((thread, run))
+    if run.busy_policy == BusyPolicy::Merge && !run.ready {
+        busy::extend_window(ctx, request, &run)?;
+    }
+    Ok((thread, run, stopping))
 }
 
 fn new_run(ctx: &Context<'_>, request: &Admit, thread: &ThreadRow) -> RunRow {
@@ -140,7 +148,7 @@ fn new_run(ctx: &Context<'_>, request: &Admit, thread: &ThreadRow) -> RunRow {
         tenant: request.tenant.clone(),
         state: RunState::Queued,
         ready: thread.active.is_none(),
-        not_before: None,
+        not_before: busy::not_before(request, ctx.now.wall),
         stop: None,
         base: None,
         wait: None,

@@ -10,7 +10,7 @@ use evenkeel_core::port::store::{Cancel, Cancelled, Expire};
 use evenkeel_core::run::{EndReason, Outcome, RunState};
 use evenkeel_core::{Code, Error, Origin};
 
-use super::{Context, claim, guard, log};
+use super::{Context, busy, claim, guard, log};
 use crate::record::{RunRow, ThreadRow};
 use crate::rows::Rowed;
 
@@ -22,19 +22,21 @@ pub(super) fn cancel(ctx: &mut Context<'_>, request: &Cancel) -> Rowed<Cancelled
     if run.state.is_terminal() {
         return Ok(Cancelled::Ended);
     }
+    let reason = if request.undo { EndReason::Undone } else { EndReason::Requested };
     let mut thread = ctx.rows.thread_of(run.thread_n)?;
-    if run.state != RunState::Cancelling {
-        let step = run.step;
-        log::append(ctx, &mut thread, &mut run, step, &EventBody::CancelRequested)?;
-    }
     if request.force || !guard::is_held(run.state) {
-        end_unowned(ctx, &mut thread, &mut run, &cancelled())?;
+        if run.state != RunState::Cancelling {
+            let step = run.step;
+            log::append(ctx, &mut thread, &mut run, step, &EventBody::CancelRequested)?;
+        }
+        busy::strengthen(&mut run, reason);
+        let outcome = stopped(&run);
+        end_unowned(ctx, &mut thread, &mut run, &outcome)?;
         return Ok(Cancelled::Done);
     }
-    if run.state != RunState::Cancelling {
-        run.state = RunState::Cancelling;
-        log::save(ctx, &mut thread, &mut run)?;
-    }
+    busy::stop(ctx, &mut thread, &mut run, reason)?;
+    thread.updated_at = ctx.now.wall;
+    ctx.rows.save_thread(&thread)?;
     Ok(Cancelled::Cancelling)
 }
 
@@ -58,26 +60,30 @@ pub(super) fn end_unowned(
     run: &mut RunRow,
     outcome: &Outcome,
 ) -> Rowed<()> {
+    if thread.active == Some(run.id) {
+        end_active(ctx, thread, run, outcome)?;
+        return claim::hand_over(ctx, thread, None).map(drop);
+    }
+    end_behind(ctx, thread, run, outcome)?;
+    thread.updated_at = ctx.now.wall;
+    ctx.rows.save_thread(thread)
+}
+
+/// Ends the run that holds the thread. Saves the run; the caller hands the thread over.
+pub(super) fn end_active(
+    ctx: &mut Context<'_>,
+    thread: &mut ThreadRow,
+    run: &mut RunRow,
+    outcome: &Outcome,
+) -> Rowed<()> {
     log::end(ctx, thread, run, outcome)?;
-    let was_active = thread.active == Some(run.id);
     if run.attempt > 0 {
         thread.version += 1;
         run.version = Some(thread.version);
     }
-    if was_active {
-        // A waiting turn behind a live owner must not raise that owner's epoch.
-        thread.epoch += 1;
-    } else {
-        thread.n_waiting = thread.n_waiting.saturating_sub(1);
-    }
+    thread.epoch += 1;
     run.updated_at = ctx.now.wall;
-    ctx.rows.save_run(run)?;
-    if was_active {
-        claim::hand_over(ctx, thread, None).map(drop)
-    } else {
-        thread.updated_at = ctx.now.wall;
-        ctx.rows.save_thread(thread)
-    }
+    ctx.rows.save_run(run)
 }
 
 /// Ends a run that was never claimed and waits behind another. Saves the run; the thread row is
@@ -88,15 +94,38 @@ pub(super) fn end_waiting(
     run: &mut RunRow,
     reason: EndReason,
 ) -> Rowed<()> {
-    log::end(ctx, thread, run, &Outcome { reason: Some(reason), ..cancelled() })?;
+    run.stop = Some(reason);
+    let outcome = stopped(run);
+    end_behind(ctx, thread, run, &outcome)
+}
+
+/// The owner of the active run keeps its epoch: its claim still holds.
+fn end_behind(
+    ctx: &mut Context<'_>,
+    thread: &mut ThreadRow,
+    run: &mut RunRow,
+    outcome: &Outcome,
+) -> Rowed<()> {
+    log::end(ctx, thread, run, outcome)?;
     thread.n_waiting = thread.n_waiting.saturating_sub(1);
     run.updated_at = ctx.now.wall;
     ctx.rows.save_run(run)
 }
 
-/// How a cancelled run ends.
-pub(super) fn cancelled() -> Outcome {
-    Outcome { state: RunState::Cancelled, reason: None, error: None, text: String::new(), diff: None }
+/// How a run ends that was told to stop, without more of its own.
+pub(super) fn stopped(run: &RunRow) -> Outcome {
+    Outcome { state: RunState::Cancelled, reason: run.stop, error: None, text: String::new(), diff: None }
+}
+
+/// How a run ends whose owner says how: one that came to its own end before it could be stopped keeps
+/// that, unless it is undone.
+pub(super) fn with_stop(run: &RunRow, outcome: &Outcome) -> Outcome {
+    let undone = run.stop.is_some_and(EndReason::undoes);
+    if undone {
+        return Outcome { diff: outcome.diff.clone(), ..stopped(run) };
+    }
+    let reason = run.stop.filter(|_| outcome.state == RunState::Cancelled);
+    Outcome { reason, ..outcome.clone() }
 }
 
 fn expired(run: &RunRow) -> Outcome {

@@ -1,15 +1,16 @@
 //! Claims: every way in which a replica becomes the runner of a run.
 //!
 //! A claim raises the thread's epoch, so the fence of whoever held it before is dead from here on.
-//! The first claim also brings the turn's messages into the log: a message enters the conversation
-//! when its turn begins, not when it arrives.
+//! The first claim also brings the turn's messages into the log, behind a `Rewound` where the turn
+//! builds on an earlier state: a message enters the conversation when its turn begins, not when it
+//! arrives.
 
 use evenkeel_core::id::ReplicaId;
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::port::store::{Claim, ClaimReady, Fence, Steal, Wake};
-use evenkeel_core::run::RunState;
+use evenkeel_core::run::{BusyPolicy, RunState};
 
-use super::{Context, cancel, log};
+use super::{Context, busy, cancel, log};
 use crate::record::{Base, RunRow, ThreadRow};
 use crate::rows::Rowed;
 
@@ -23,11 +24,16 @@ pub(super) fn claim(
     let spec = ctx.rows.spec(run.n)?;
     if run.attempt == 0 {
         run.base = Some(Base { seq: thread.seq_last, context_from: thread.context_from });
+        if let Some(from) = spec.from_seq {
+            let back = EventBody::Rewound { to: from.min(thread.seq_last), cause: "fork".to_owned() };
+            log::append(ctx, thread, run, 0, &back)?;
+        }
     }
     thread.epoch += 1;
     run.attempt += 1;
     run.state = RunState::Running;
     run.ready = false;
+    run.not_before = None;
     run.wait = None;
     run.owner = Some(me);
     let step = run.step;
@@ -35,6 +41,9 @@ pub(super) fn claim(
     log::append(ctx, thread, run, step, &claimed)?;
     if run.attempt == 1 {
         log::append_messages(ctx, thread, run, step, spec.messages.clone())?;
+        if run.busy_policy == BusyPolicy::Merge {
+            busy::join(ctx, thread, run, &spec)?;
+        }
     }
     log::save(ctx, thread, run)?;
     Ok(Claim {
@@ -43,6 +52,11 @@ pub(super) fn claim(
         context_from: thread.context_from,
         run: run.clone().into_run(0, spec, None),
     })
+}
+
+/// Whether a run that could be claimed need not wait for its instant.
+pub(super) fn is_due(ctx: &Context<'_>, run: &RunRow) -> bool {
+    run.not_before.is_none_or(|at| at <= ctx.now.wall)
 }
 
 /// Gives a thread whose active run has ended to its next turn: claimed for `taker`, or ready for
@@ -63,7 +77,7 @@ pub(super) fn hand_over(
     };
     thread.active = Some(next.id);
     thread.n_waiting = thread.n_waiting.saturating_sub(1);
-    if let Some(me) = taker {
+    if let Some(me) = taker.filter(|_| is_due(ctx, &next)) {
         return claim(ctx, thread, &mut next, me).map(Some);
     }
     next.ready = true;
@@ -107,7 +121,8 @@ pub(super) fn steal(ctx: &mut Context<'_>, request: &Steal) -> Rowed<Vec<Claim>>
         for run_n in ctx.rows.owned(owner, RunState::Cancelling, request.limit)? {
             let mut run = ctx.rows.run_of(run_n)?;
             let mut thread = ctx.rows.thread_of(run.thread_n)?;
-            cancel::end_unowned(ctx, &mut thread, &mut run, &cancel::cancelled())?;
+            let outcome = cancel::stopped(&run);
+            cancel::end_unowned(ctx, &mut thread, &mut run, &outcome)?;
         }
         orphans.extend(ctx.rows.owned(owner, RunState::Running, request.limit)?);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use evenkeel_core::id::{EffectId, RunId};
 use evenkeel_core::journal::{EventBody, NewEvent};
 use evenkeel_core::message::Message;
-use evenkeel_core::run::Outcome;
+use evenkeel_core::run::{EndReason, Outcome};
 
 use super::Context;
 use crate::record::{RunRow, ThreadRow};
@@ -150,7 +150,8 @@ pub(super) fn effect_conflict(
     Ok(None)
 }
 
-/// Ends a run: its last event, its state, its outcome. Hands nothing over and saves nothing but the
+/// Ends a run: its last event, its state, its outcome. One that is undone takes the conversation back
+/// to where it began first. Hands nothing over and saves nothing but the
 /// outcome; whoever ends the active run also calls `hand_over`.
 pub(super) fn end(
     ctx: &mut Context<'_>,
@@ -159,6 +160,13 @@ pub(super) fn end(
     outcome: &Outcome,
 ) -> Rowed<()> {
     let step = run.step;
+    if outcome.reason.is_some_and(EndReason::undoes)
+        && let Some(base) = run.base
+    {
+        let back = EventBody::Rewound { to: base.seq, cause: "rollback".to_owned() };
+        append(ctx, thread, run, step, &back)?;
+        (thread.context_from, thread.context_at) = (base.context_from, thread.seq_last);
+    }
     append(ctx, thread, run, step, &EventBody::RunEnded { outcome: outcome.clone() })?;
     run.state = outcome.state;
     run.ready = false;

@@ -2,7 +2,7 @@
 
 use evenkeel_core::port::store::{CommitTurn, TurnCommitted};
 
-use super::{Context, claim, guard, log};
+use super::{Context, cancel, claim, guard, log};
 use crate::rows::{Fault, Rowed};
 
 /// Ends a run and hands its thread over, in one transaction.
@@ -22,7 +22,8 @@ pub(super) fn commit_turn(ctx: &mut Context<'_>, request: &CommitTurn) -> Rowed<
     }
     let me = run.owner;
     log::append_all(ctx, &mut thread, &mut run, &request.events)?;
-    log::end(ctx, &mut thread, &mut run, &request.outcome)?;
+    let outcome = cancel::with_stop(&run, &request.outcome);
+    log::end(ctx, &mut thread, &mut run, &outcome)?;
     thread.version += 1;
     run.version = Some(thread.version);
     let (version, seq_last) = (thread.version, thread.seq_last);

@@ -108,6 +108,7 @@ pub(super) fn release(ctx: &mut Context<'_>, request: &Release) -> Rowed<Written
 }
 
 fn give_up_cancelled(ctx: &mut Context<'_>, mut thread: ThreadRow, mut run: RunRow) -> Rowed<Written> {
-    cancel::end_unowned(ctx, &mut thread, &mut run, &cancel::cancelled())?;
+    let outcome = cancel::stopped(&run);
+    cancel::end_unowned(ctx, &mut thread, &mut run, &outcome)?;
     Ok(done(&thread, true))
 }

@@ -1,4 +1,5 @@
-//! A commit that fails: who is answered what, and what is there after the next start.
+//! A commit that fails: who is answered what, and what is there after the next start. And a file of an
+//! earlier schema.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,7 +7,7 @@ use evenkeel_core::Code;
 use evenkeel_core::port::store::PutBlob;
 use rusqlite::{Connection, ffi};
 
-use super::{SqliteOptions, SqliteStore, writer};
+use super::{FILE, SqliteOptions, SqliteStore, writer};
 use crate::conformance::{Stage, world};
 
 fn stage(dir: &std::path::Path, seed: u64, commit: super::Commit) -> (Stage, std::sync::Arc<SqliteStore>) {
@@ -86,4 +87,53 @@ fn step(claim: &evenkeel_core::port::store::Claim) -> evenkeel_core::port::store
         seq_base: 2,
         events: vec![NewEvent { step: 1, body }],
     }
+}
+
+/// What the first schema held of a thread with an ended and a running run.
+const FIRST: &str = r#"
+    INSERT INTO threads VALUES (1, x'01900000000070008000000000000001', 'acme', '{"a":1}', 5, 6, 1, 2, 5, 1,
+        x'01900000000070008000000000000003', 0, x'01900000000070008000000000000003');
+    INSERT INTO runs VALUES
+        (1, x'01900000000070008000000000000002', 1, 'acme', 'completed', 0, NULL, NULL, NULL, NULL, NULL, 1, 1,
+         NULL, 1, NULL, 'h', 0, 'enqueue', 9999999999999, 5, 6, 0, 0, 0, 0),
+        (2, x'01900000000070008000000000000003', 1, 'acme', 'running', 0, NULL, NULL, NULL, NULL, NULL, 0, 1,
+         x'01900000000070008000000000000009', NULL, NULL, 'h', 0, 'enqueue', 9999999999999, 5, 6, 0, 0, 0, 0);
+    INSERT INTO run_outcomes VALUES (1, '{"state":"completed","error":null,"text":"","diff":null}');
+    INSERT INTO events (thread, seq, run, step, at, body) VALUES
+        (1, 1, 1, 0, 5, '{"type":"run_claimed","epoch":1,"attempt":1}'),
+        (1, 2, 1, 1, 5, '{"type":"noted","kind":"note","text":"a"}'),
+        (1, 3, 1, 1, 5, '{"type":"run_ended","outcome":{"state":"completed","error":null,"text":"","diff":null}}'),
+        (1, 4, 2, 0, 5, '{"type":"run_claimed","epoch":2,"attempt":1}'),
+        (1, 5, 2, 1, 5, '{"type":"noted","kind":"note","text":"b"}');
+"#;
+
+/// The spec of both runs, as the first version wrote it.
+fn first_spec() -> String {
+    let mut spec = serde_json::to_value(crate::conformance::samples::spec("m", "hello")).unwrap();
+    spec.as_object_mut().unwrap().remove("from_seq");
+    spec["messages"] = serde_json::json!([]);
+    spec.to_string()
+}
+
+#[tokio::test]
+async fn a_file_of_the_first_schema_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let conn = Connection::open(dir.path().join(FILE)).unwrap();
+    conn.execute_batch(include_str!("../migrations/0001_first.sql")).unwrap();
+    conn.execute_batch(FIRST).unwrap();
+    for run in [1, 2] {
+        conn.execute("INSERT INTO run_specs VALUES (?1, ?2)", rusqlite::params![run, first_spec()]).unwrap();
+    }
+    conn.execute_batch("PRAGMA user_version = 1; PRAGMA application_id = 1163283276;").unwrap();
+    drop(conn);
+    let (stage, store) = stage(dir.path(), 1, writer::commit);
+    let me = stage.replica().await;
+    let steal = evenkeel_core::port::store::Steal { me, dead: store.earlier_replicas().to_vec(), limit: 9 };
+    let claim = stage.store.steal(steal).await.unwrap().remove(0);
+    assert_eq!((claim.fence.epoch, claim.context_from, claim.run.attempt), (3, 1, 2));
+    stage.check_thread(claim.fence.thread).await;
+    stage.undo(claim.fence.run, true).await;
+    let log = stage.log(claim.fence.thread).await;
+    assert_eq!(log[7], "rewound to 3 rollback", "where it began is known of an older run too");
+    stage.check_thread(claim.fence.thread).await;
 }

@@ -1,18 +1,19 @@
 //! Any sequence of operations has the same replies in every engine, and leaves the same data.
 //!
 //! Actions name threads, runs, claims and replicas by small numbers, so that sequences meet the
-//! same objects again and again; a claim that a later action uses may long be stale. After each
-//! sequence the consistency check of the suite runs on every thread of both stores.
+//! same objects again and again; a claim that a later action uses may long be stale. The consistency
+//! check of the suite runs on every thread: after each action on the engine in memory, after each
+//! sequence on both.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::id::{ReplicaId, RunId, TenantId, ThreadId};
-use evenkeel_core::journal::NewEvent;
+use evenkeel_core::journal::{EventBody, NewEvent};
 use evenkeel_core::port::store::{
     Admit, Admitted, Cancel, Claim, ClaimReady, CommitStep, CommitTurn, CreateThread, Expire, Fence,
-    Heartbeat, ListRuns, MergeWindow, Op, Park, ReadEvents, Release, Reply, RunRef, Steal, Store, ThreadRef,
-    TurnCommitted, Wake,
+    Heartbeat, ListRuns, ListThreads, MergeWindow, Op, Park, ReadEvents, Release, Reply, RunRef, Steal,
+    Store, TakeSteered, ThreadRef, ThreadSort, TurnCommitted, UpdateThread, Wake, WriteState,
 };
 use evenkeel_core::run::{BusyPolicy, Class, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_env::Env;
@@ -26,6 +27,19 @@ use crate::Scratch;
 const N_THREADS: usize = 3;
 const N_REPLICAS: usize = 2;
 
+/// The frequent ones first.
+const POLICIES: [BusyPolicy; 9] = [
+    BusyPolicy::Enqueue,
+    BusyPolicy::Merge,
+    BusyPolicy::Steer,
+    BusyPolicy::Latest,
+    BusyPolicy::Interrupt,
+    BusyPolicy::Rollback,
+    BusyPolicy::Reject,
+    BusyPolicy::Merge,
+    BusyPolicy::Steer,
+];
+
 #[derive(Clone, Debug)]
 enum Action {
     Admit {
@@ -33,7 +47,9 @@ enum Action {
         foreign: bool,
         key: Option<u8>,
         claim: bool,
-        reject: bool,
+        policy: u8,
+        delay_s: u64,
+        fork: bool,
         batch: bool,
         deadline_s: u64,
     },
@@ -72,10 +88,26 @@ enum Action {
     Cancel {
         run: usize,
         force: bool,
+        undo: bool,
         foreign: bool,
     },
     Expire {
         limit: u32,
+    },
+    Steer {
+        claim: usize,
+    },
+    Write {
+        thread: usize,
+        to: u64,
+    },
+    DeleteRun {
+        run: usize,
+    },
+    /// Changes the metadata of a thread, or deletes it.
+    Tidy {
+        thread: usize,
+        keep: bool,
     },
     Beat {
         replica: usize,
@@ -93,10 +125,14 @@ fn actions() -> impl Strategy<Value = Action> {
     let replica = || 0..N_REPLICAS;
     prop_oneof![
         6 => (0..N_THREADS, prop::bool::weighted(0.1), prop::option::weighted(0.3, 0..3_u8), any::<bool>(),
-              prop::bool::weighted(0.2), any::<bool>(), 1..40_u64)
-            .prop_map(|(thread, foreign, key, claim, reject, batch, deadline_s)| Action::Admit {
-                thread, foreign, key, claim, reject, batch, deadline_s
+              0..9_u8, prop_oneof![4 => Just(0), 1 => 1..4_u64], prop::bool::weighted(0.1), any::<bool>(), 1..40_u64)
+            .prop_map(|(thread, foreign, key, claim, policy, delay_s, fork, batch, deadline_s)| Action::Admit {
+                thread, foreign, key, claim, policy, delay_s, fork, batch, deadline_s
             }),
+        2 => idx().prop_map(|claim| Action::Steer { claim }),
+        1 => (0..N_THREADS, 0..9_u64).prop_map(|(thread, to)| Action::Write { thread, to }),
+        1 => idx().prop_map(|run| Action::DeleteRun { run }),
+        1 => (0..N_THREADS, prop::bool::weighted(0.3)).prop_map(|(thread, keep)| Action::Tidy { thread, keep }),
         6 => (idx(), prop::bool::weighted(0.1), prop::collection::vec(0..6_u8, 0..4))
             .prop_map(|(claim, behind, events)| Action::Step { claim, behind, events }),
         4 => (idx(), prop::bool::weighted(0.1), any::<bool>(), 0..3_u8)
@@ -107,8 +143,8 @@ fn actions() -> impl Strategy<Value = Action> {
             .prop_map(|(replica, route, limit)| Action::Wake { replica, route, limit }),
         3 => (replica(), 0..3_u32).prop_map(|(replica, limit)| Action::Ready { replica, limit }),
         2 => (replica(), any::<bool>(), 0..3_u32).prop_map(|(replica, dead, limit)| Action::Steal { replica, dead, limit }),
-        2 => (idx(), any::<bool>(), prop::bool::weighted(0.1))
-            .prop_map(|(run, force, foreign)| Action::Cancel { run, force, foreign }),
+        2 => (idx(), any::<bool>(), any::<bool>(), prop::bool::weighted(0.1))
+            .prop_map(|(run, force, undo, foreign)| Action::Cancel { run, force, undo, foreign }),
         1 => (0..3_u32).prop_map(|limit| Action::Expire { limit }),
         2 => replica().prop_map(|replica| Action::Beat { replica }),
         1 => replica().prop_map(|replica| Action::Leave { replica }),
@@ -206,9 +242,33 @@ impl Pair {
                 let dead = if *dead { others.copied().collect() } else { Vec::new() };
                 Op::Steal(Steal { me: self.replicas[*replica], dead, limit: *limit })
             }
-            Action::Cancel { run, force, foreign } => {
+            Action::Cancel { run, force, undo, foreign } => {
                 let run = *self.runs.iter().rev().nth(*run)?;
-                Op::Cancel(Cancel { tenant: tenant(*foreign), run, force: *force, undo: false })
+                Op::Cancel(Cancel { tenant: tenant(*foreign), run, force: *force, undo: *undo })
+            }
+            Action::Steer { claim } => {
+                Op::TakeSteered(TakeSteered { fence: claim_at(*claim)?.fence.clone(), step: 2 })
+            }
+            Action::Write { thread, to } => {
+                let thread = self.threads[*thread];
+                let writer = RunId::new(self.env.wall(), &self.env.generator);
+                let back = EventBody::Rewound { to: *to, cause: "fork".to_owned() };
+                let messages = vec![samples::message("edited", &to.to_string())];
+                let edit = EventBody::StateWritten { messages, values: json!({ "n": to }), as_node: None };
+                let events = [back, edit].into_iter().map(|body| NewEvent { step: 0, body }).collect();
+                Op::WriteState(WriteState { tenant: tenant(false), thread, writer, events })
+            }
+            Action::DeleteRun { run } => {
+                Op::DeleteRun(RunRef { tenant: tenant(false), run: *self.runs.iter().rev().nth(*run)? })
+            }
+            Action::Tidy { thread, keep } => {
+                let (tenant, thread) = (tenant(false), self.threads[*thread]);
+                if *keep {
+                    let metadata = json!({ "tidied": true });
+                    Op::UpdateThread(UpdateThread { tenant, thread, metadata, busy_policy: None })
+                } else {
+                    Op::DeleteThread(ThreadRef { tenant, thread })
+                }
             }
             Action::Expire { limit } => Op::Expire(Expire { limit: *limit }),
             Action::Beat { replica } => Op::Heartbeat(Heartbeat {
@@ -225,13 +285,14 @@ impl Pair {
     async fn seq_last(&self, fence: &Fence) -> u64 {
         let of = ThreadRef { tenant: fence.tenant.clone(), thread: fence.thread };
         match self.engines[0].apply(Op::GetThread(of)).await {
-            Ok(Reply::GetThread(Some(thread))) => thread.seq_last,
-            other => panic!("no thread: {other:?}"),
+            Ok(Reply::GetThread(thread)) => thread.map_or(0, |thread| thread.seq_last),
+            other => panic!("the thread was not read: {other:?}"),
         }
     }
 
     fn admit(&self, action: &Action) -> Option<Admit> {
-        let Action::Admit { thread, foreign, key, claim, reject, batch, deadline_s } = action else {
+        let Action::Admit { thread, foreign, key, claim, policy, delay_s, fork, batch, deadline_s } = action
+        else {
             return None;
         };
         let run = RunId::new(self.env.wall(), &self.env.generator);
@@ -244,7 +305,8 @@ impl Pair {
             run,
             spec: RunSpec {
                 class: if *batch { Class::Batch } else { Class::Interactive },
-                busy_policy: if *reject { BusyPolicy::Reject } else { BusyPolicy::Enqueue },
+                busy_policy: POLICIES[usize::from(*policy)],
+                from_seq: fork.then_some(*deadline_s),
                 deadline: self.env.wall().after(Duration::from_secs(*deadline_s)),
                 request: json!({ "n": deadline_s }),
                 ..samples::spec(&body, &body)
@@ -253,8 +315,8 @@ impl Pair {
             body_hash: body,
             claim_for: claim.then(|| self.replicas[0]),
             n_waiting_max: 3,
-            delay_ms: 0,
-            merge: MergeWindow::default(),
+            delay_ms: delay_s * 1_000,
+            merge: MergeWindow { quiet_ms: 1_000, cap_ms: 2_500 },
         })
     }
 
@@ -280,15 +342,37 @@ impl Pair {
         self.apply(list(Vec::new(), u32::MAX, 0)).await;
         self.apply(list(vec![RunState::Queued, RunState::Completed], 3, 1)).await;
         self.apply(Op::Counts(())).await;
+        for (sort, descending) in [(ThreadSort::CreatedAt, true), (ThreadSort::UpdatedAt, false)] {
+            let threads = ListThreads {
+                tenant: tenant(false),
+                ids: Vec::new(),
+                metadata: json!({}),
+                busy: None,
+                newest: Vec::new(),
+                sort,
+                descending,
+                limit: 2,
+                offset: 0,
+            };
+            let busy = ListThreads { busy: Some(descending), ..threads.clone() };
+            self.apply(Op::ListThreads(busy)).await;
+            self.apply(Op::CountThreads(threads.clone())).await;
+            self.apply(Op::ListThreads(threads)).await;
+        }
         for engine in self.engines.clone() {
-            for foreign in [false, true] {
-                let stage = Stage::new(engine.clone(), self.env.clone(), self.clock.clone());
-                let stage = Stage { tenant: tenant(foreign), ..stage };
-                for thread in &self.threads {
-                    let of = ThreadRef { tenant: stage.tenant.clone(), thread: *thread };
-                    if stage.store.get_thread(of).await.unwrap().is_some() {
-                        stage.check_thread(*thread).await;
-                    }
+            self.check(engine).await;
+        }
+    }
+
+    /// What must hold in one engine at any time.
+    async fn check(&self, engine: Arc<dyn Store>) {
+        for foreign in [false, true] {
+            let stage = Stage::new(engine.clone(), self.env.clone(), self.clock.clone());
+            let stage = Stage { tenant: tenant(foreign), ..stage };
+            for thread in &self.threads {
+                let of = ThreadRef { tenant: stage.tenant.clone(), thread: *thread };
+                if stage.store.get_thread(of).await.unwrap().is_some() {
+                    stage.check_thread(*thread).await;
                 }
             }
         }
@@ -327,6 +411,7 @@ proptest! {
                 }
                 if let Some(op) = pair.op(action).await {
                     pair.apply(op).await;
+                    pair.check(pair.engines[0].clone()).await;
                 }
             }
             pair.compare().await;
