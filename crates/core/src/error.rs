@@ -91,6 +91,8 @@ codes! {
     KeyReused = "idempotency-key-reused", 422, "The idempotency key was used with another body.";
     CursorInvalid = "cursor-invalid", 400, "The resume cursor is not one of this stream's.";
     Draining = "draining", 503, "The server is draining and admits nothing new.";
+    NoReplica = "no-replica", 503, "No replica can take the request now.";
+    ReplicaLost = "replica-lost", 502, "The replica went away before it answered.";
     Internal = "internal", 500, "A fault of Evenkeel itself.";
 
     ConfigInvalid = "config-invalid", 500, "The configuration has an unknown key or an impossible value.";

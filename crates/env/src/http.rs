@@ -28,6 +28,17 @@ pub struct Client {
     inner: hyper_util::client::legacy::Client<HttpsConnector<Connector>, Full<Bytes>>,
 }
 
+/// How a client treats its connections.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientOptions {
+    /// Bounds resolving, TCP and TLS.
+    pub connect_timeout: Duration,
+    /// Connections unused for this long are closed; `None`: none is used twice.
+    pub idle_max: Option<Duration>,
+    /// Bytes of a response that a connection may hold before they are taken.
+    pub buffer_max: Option<usize>,
+}
+
 /// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -38,6 +49,8 @@ pub enum ClientError {
         host: String,
         /// The innermost cause.
         cause: String,
+        /// Nobody listens there.
+        refused: bool,
     },
     /// The connection broke before the response's headers.
     #[error("no response from {host}: {cause}")]
@@ -46,6 +59,9 @@ pub enum ClientError {
         host: String,
         /// The innermost cause.
         cause: String,
+        /// Whether any of the request may have left: a connection that was closed while it was not
+        /// used takes nothing.
+        sent: bool,
     },
 }
 
@@ -53,6 +69,14 @@ impl Client {
     /// A client over the environment's network. `connect_timeout` bounds resolving, TCP and TLS.
     #[must_use]
     pub fn new(env: &Env, connect_timeout: Duration) -> Self {
+        let idle_max = Some(Duration::from_secs(20));
+        Self::with(env, ClientOptions { connect_timeout, idle_max, buffer_max: None })
+    }
+
+    /// A client over the environment's network with these options.
+    #[must_use]
+    pub fn with(env: &Env, options: ClientOptions) -> Self {
+        let ClientOptions { connect_timeout, idle_max, buffer_max } = options;
         let connector = Connector { net: env.net.clone(), timeout: connect_timeout };
         // The provider is named here, not installed globally: replicas in one process share nothing.
         let tls = HttpsConnectorBuilder::new()
@@ -61,13 +85,16 @@ impl Client {
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
-        let inner = hyper_util::client::legacy::Client::builder(Exec(env.spawner.clone()))
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(20))
-            .retry_canceled_requests(false)
-            .build(tls);
-        Self { inner }
+        let mut builder = hyper_util::client::legacy::Client::builder(Exec(env.spawner.clone()));
+        builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).retry_canceled_requests(false);
+        match idle_max {
+            Some(idle_max) => builder.pool_idle_timeout(idle_max),
+            None => builder.pool_max_idle_per_host(0),
+        };
+        if let Some(bytes) = buffer_max {
+            builder.http1_max_buf_size(bytes);
+        }
+        Self { inner: builder.build(tls) }
     }
 
     /// Sends one request and waits for the response's headers. Dropping the future, or the
@@ -82,13 +109,32 @@ impl Client {
             response.await.map_err(|error| {
                 let cause = innermost(&error);
                 if error.is_connect() {
-                    ClientError::Connect { host, cause }
+                    ClientError::Connect { host, cause, refused: is_refused(&error) }
                 } else {
-                    ClientError::Broken { host, cause }
+                    ClientError::Broken { host, cause, sent: !is_unsent(&error) }
                 }
             })
         })
     }
+}
+
+fn chain<'a>(
+    error: &'a dyn std::error::Error,
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(error.source(), |error| error.source())
+}
+
+fn is_refused(error: &dyn std::error::Error) -> bool {
+    chain(error)
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// hyper gives such a request back untouched and calls it canceled, or its connection closed.
+fn is_unsent(error: &dyn std::error::Error) -> bool {
+    chain(error)
+        .filter_map(|cause| cause.downcast_ref::<hyper::Error>())
+        .any(|cause| cause.is_canceled() || cause.is_closed())
 }
 
 fn innermost(error: &dyn std::error::Error) -> String {

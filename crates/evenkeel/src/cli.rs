@@ -41,6 +41,10 @@ pub(crate) enum Command {
     Runs(cmd::runs::Args),
     /// Show the model router; drain, enable or probe a deployment
     Router(cmd::router::Args),
+    /// List the replicas of a platform and how they are
+    Replicas(cmd::replicas::Args),
+    /// End a process in order: its runs and clients go on elsewhere
+    Drain(cmd::drain::Args),
     /// Run scenarios: what happens here when something breaks
     Lab(cmd::lab::Args),
     /// Make, list and revoke API keys

@@ -4,10 +4,12 @@ pub(crate) mod check;
 pub(crate) mod configure;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 pub(crate) mod explain;
 pub(crate) mod keys;
 pub(crate) mod lab;
 pub(crate) mod mcp;
+pub(crate) mod replicas;
 pub(crate) mod router;
 pub(crate) mod run;
 pub(crate) mod runs;
@@ -36,6 +38,8 @@ pub(crate) async fn run(cli: Cli) -> Done {
         Command::Explain(args) => explain::run(&env, args).await,
         Command::Doctor(args) => doctor::run(args),
         Command::Runs(args) => runs::run(&env, args).await,
+        Command::Replicas(args) => replicas::run(&env, args).await,
+        Command::Drain(args) => drain::run(&env, args).await,
         Command::Router(args) => router::run(&env, args).await,
     }
 }

@@ -21,6 +21,7 @@
 
 mod claims;
 mod heartbeat;
+mod peers;
 mod sweep;
 mod wake;
 
@@ -31,7 +32,7 @@ use std::time::Duration;
 
 use evenkeel_core::control::lease::Lease;
 use evenkeel_core::id::{ReplicaId, RunId};
-use evenkeel_core::port::store::{Claim, Release};
+use evenkeel_core::port::store::{Claim, Peer, Release};
 use evenkeel_core::{Code, Error, Origin, Wall};
 use evenkeel_env::slots::{Slot, SlotGauges};
 use evenkeel_env::{Env, Task};
@@ -63,12 +64,18 @@ pub(crate) struct Dispatch {
     swept: Notify,
     /// A task ended.
     left: Notify,
+    /// Somebody says that the store holds news for this replica.
+    beat_now: Notify,
 }
 
 struct State {
     replica: ReplicaId,
     /// Earlier incarnations of this process whose runs are not all taken over yet.
     former: Vec<ReplicaId>,
+    /// The other replicas, as the store last told of them.
+    peers: Vec<Peer>,
+    /// Those of them that refuse connections.
+    dead: BTreeSet<ReplicaId>,
     draining: bool,
     gone: bool,
     locals: BTreeMap<RunId, Local>,
@@ -103,6 +110,7 @@ impl Dispatch {
             orphaned: Notify::new(),
             swept: Notify::new(),
             left: Notify::new(),
+            beat_now: Notify::new(),
         })
     }
 
@@ -110,6 +118,7 @@ impl Dispatch {
         let spawner = &self.host.env.spawner;
         vec![
             spawner.spawn("harness-heartbeat", Box::pin(heartbeat::run(self.clone()))),
+            spawner.spawn("harness-peers", Box::pin(peers::probe_loop(self.clone()))),
             spawner.spawn("harness-claim", Box::pin(claims::claim_loop(self.clone()))),
             spawner.spawn("harness-steal", Box::pin(claims::steal_loop(self.clone()))),
             spawner.spawn("harness-wake", Box::pin(wake::run(self.clone()))),
@@ -136,6 +145,11 @@ impl Dispatch {
 
     pub(crate) fn nudge(&self) {
         self.queued.notify_one();
+    }
+
+    /// Asks the store for news of this replica, with a heartbeat out of turn.
+    pub(crate) fn look(&self) {
+        self.beat_now.notify_one();
     }
 
     pub(crate) fn cancel(&self, run: RunId) {
@@ -354,6 +368,8 @@ impl State {
         Self {
             replica,
             former: Vec::new(),
+            peers: Vec::new(),
+            dead: BTreeSet::new(),
             draining: false,
             gone: false,
             locals: BTreeMap::new(),

@@ -8,7 +8,7 @@ use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::feed::Feed;
 use evenkeel_core::port::model::Model;
-use evenkeel_core::port::store::{Claim, StoreClient};
+use evenkeel_core::port::store::{Claim, Peer, StoreClient};
 use evenkeel_core::port::tools::Tools;
 use evenkeel_core::port::workspace::Workspaces;
 use evenkeel_env::slots::{SlotGauges, Slots};
@@ -113,6 +113,17 @@ impl Harness {
     /// Something is queued: look now.
     pub fn nudge(&self) {
         self.dispatch.nudge();
+    }
+
+    /// Another process stored something that concerns a run here: look for it now.
+    pub fn look(&self) {
+        self.dispatch.look();
+    }
+
+    /// The other replicas, as the store last told of them.
+    #[must_use]
+    pub fn peers(&self) -> Vec<Peer> {
+        self.dispatch.peers()
     }
 
     /// A cancel of this run was stored: stop it now, if it runs here.

@@ -7,9 +7,11 @@ mod assistants;
 mod attach;
 mod cancel;
 mod create;
+pub(crate) mod hint;
 mod lab;
 mod operator;
 mod refuse;
+pub(crate) mod replicas;
 mod runs;
 mod thread_log;
 mod threads;
@@ -31,7 +33,7 @@ use crate::wire::refusal::{Refusal, malformed, no_run, no_thread};
 /// What a handler gives back.
 type Answer = Result<Response, Refusal>;
 
-/// All paths that need a caller.
+/// The agent API.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/assistants/search", post(assistants::search))
@@ -54,8 +56,11 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/runs/stream", post(create::stream_stateless))
         .route("/runs/wait", post(create::wait_stateless))
         .merge(refuse::routes())
-        .merge(operator::routes())
-        .merge(lab::routes())
+}
+
+/// Paths for operators and the lab.
+pub(crate) fn operators() -> Router<Arc<Shared>> {
+    operator::routes().merge(replicas::routes()).merge(lab::routes())
 }
 
 /// A thread's id from a path.

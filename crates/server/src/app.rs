@@ -1,11 +1,13 @@
 //! Builds every part in order, and serves.
 //!
 //! [`start`] is the whole product in one process: store, slots, router, sandbox, tools, workspaces,
-//! harness, then the edge. [`serve`] is the edge alone over parts that are given: it is what `start`
+//! harness, then the edge; or, in the role of a gateway, the edge in front of other processes. [`serve`] is the edge alone over parts that are given: it is what `start`
 //! ends with, and what tests put scripted parts behind.
 
 mod dispatch;
 mod engine;
+mod gateway;
+pub(crate) mod hints;
 mod running;
 mod shared;
 mod slots;
@@ -19,7 +21,7 @@ use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::model::Model;
 use evenkeel_core::port::store::{Store, StoreClient};
 use evenkeel_core::{Code, Error, Origin};
-use evenkeel_env::Env;
+use evenkeel_env::{Env, Listener};
 use evenkeel_harness::{Harness, HarnessConfig, HarnessSlots, Parts};
 use evenkeel_model::{ProviderKeys, Router};
 use evenkeel_sandbox::Launcher;
@@ -35,7 +37,7 @@ pub use running::Running;
 pub(crate) use shared::Shared;
 pub use slots::ComponentSlots;
 
-use crate::config::{Config, Protect, StoreEngine};
+use crate::config::{Config, Protect, Role, StoreEngine};
 use crate::stream::Hub;
 use crate::telemetry::{Exporter, Metrics};
 
@@ -68,6 +70,11 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
     Box::pin(async move {
         let warnings = config.check()?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        // Before anything else: a replica whose heartbeat is known must not refuse its peers' probes.
+        let listener = listen(&env, &config).await?;
+        if config.server.role == Role::Gateway {
+            return gateway::start(env, config, listener).await;
+        }
         let agents = config.agents()?;
         let keys =
             ProviderKeys::read_with(&config.router, |name| config.environment.get(name).map(str::to_owned))?;
@@ -118,12 +125,12 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
             agents: agents.clone(),
             slots: HarnessSlots { harness: slots.harness.clone(), compactor: slots.compactor.clone() },
         };
-        let harness = Harness::start(&env, harness_config(&config), parts);
+        let harness = Harness::start(&env, harness_config(&config, address_of(&listener)?), parts);
         tracing::info!(replica = %harness.replica(), slots = config.limits.harness.slots, "harness ready");
 
         let dispatch = Arc::new(dispatch::Harnessed(harness));
         let parts = EdgeParts { store, slow, hub, dispatch, routing: router, slots, metrics, exporter };
-        Ok(serve(env, config, parts).await?.keeping(keeper))
+        Ok(serve_on(env, config, parts, listener)?.keeping(keeper))
     })
 }
 
@@ -134,13 +141,35 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
 #[must_use]
 pub fn serve(env: Env, config: Config, parts: EdgeParts) -> BoxFuture<'static, Result<Running, Error>> {
     Box::pin(async move {
-        let address = config.server.listen;
-        let listener = env.net.listen(address).await.map_err(|error| no_listener(address, &error))?;
-        let shared = Shared::new(env, config, parts)?;
-        let running = Running::begin(shared, listener)?;
-        tracing::info!(address = %running.address(), "serving");
-        Ok(running)
+        let listener = listen(&env, &config).await?;
+        serve_on(env, config, parts, listener)
     })
+}
+
+fn serve_on(
+    env: Env,
+    config: Config,
+    parts: EdgeParts,
+    listener: Box<dyn Listener>,
+) -> Result<Running, Error> {
+    let address = address_of(&listener)?;
+    let shared = Shared::new(env, config, parts, address)?;
+    let running = Running::begin(shared, listener, address);
+    tracing::info!(%address, "serving");
+    Ok(running)
+}
+
+async fn listen(env: &Env, config: &Config) -> Result<Box<dyn Listener>, Error> {
+    let address = config.server.listen;
+    env.net.listen(address).await.map_err(|error| no_listener(address, &error))
+}
+
+/// Where it listens, with the port that was picked.
+#[expect(clippy::borrowed_box, reason = "it is boxed wherever it is")]
+fn address_of(listener: &Box<dyn Listener>) -> Result<SocketAddr, Error> {
+    listener
+        .local_address()
+        .map_err(|error| Error::internal(format!("Cannot tell the address that is listened on: {error}.")))
 }
 
 fn no_listener(address: SocketAddr, error: &std::io::Error) -> Error {
@@ -172,8 +201,15 @@ fn open_store(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, BoxFuture<'
     }
 }
 
-fn harness_config(config: &Config) -> HarnessConfig {
+fn harness_config(config: &Config, listening: SocketAddr) -> HarnessConfig {
+    let ms =
+        |duration: crate::config::DurationText| u64::try_from(duration.0.as_millis()).unwrap_or(u64::MAX);
+    let replica = &config.replica;
     HarnessConfig {
+        address: replica.announced(listening),
+        beat_every_ms: ms(replica.beat_every),
+        lease_ttl_ms: ms(replica.lease_ttl),
+        fence_after_ms: ms(replica.fence_after),
         protect: match config.protect {
             Protect::Full => evenkeel_harness::Protect::Full,
             Protect::None => evenkeel_harness::Protect::None,

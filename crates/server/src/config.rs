@@ -9,6 +9,7 @@
 mod document;
 mod limits;
 mod overlay;
+mod replicas;
 mod sections;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,9 @@ use evenkeel_tools::ToolsConfig;
 pub use document::nearest;
 pub use limits::{ApiLimits, DurationText, GatewayLimits, HarnessLimits, Limits, SlotLimits, TracingLimits};
 pub use overlay::{Environment, Overrides};
+pub use replicas::{GatewaySection, ReplicaSection};
 pub use sections::{
-    AssistantSection, AuthMode, AuthSection, KeySection, Protect, ServerSection, StoreEngine,
+    AssistantSection, AuthMode, AuthSection, KeySection, Protect, Role, ServerSection, StoreEngine,
     TelemetrySection, WorkspacesSection,
 };
 
@@ -35,6 +37,10 @@ pub struct Config {
     pub server: ServerSection,
     /// `[auth]`.
     pub auth: AuthSection,
+    /// `[gateway]`.
+    pub gateway: GatewaySection,
+    /// `[replica]`.
+    pub replica: ReplicaSection,
     /// `[limits]`: one table with the limit of every component.
     pub limits: Limits,
     /// `[router]`, `[providers.*]`, `[deployments.*]`, `[routes.*]`.
@@ -92,6 +98,8 @@ impl Config {
         limits::check_commands("sandbox.limits", &self.sandbox.limits)?;
         limits::check_commands("tools.command", &self.tools.command)?;
         self.auth.check(&self.environment)?;
+        self.gateway.check(self.server.role)?;
+        self.replica.check(&self.server, &self.environment)?;
         self.router.check_shape()?;
         ProviderKeys::read_with(&self.router, |name| self.environment.get(name).map(str::to_owned))?;
         // The router's own check reads the process's variables; what they lack was judged above.

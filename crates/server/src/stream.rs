@@ -113,6 +113,11 @@ impl Hub {
         self.closing.send_replace(true);
     }
 
+    /// Whether every stream has ended, or is about to.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closing.borrow()
+    }
+
     /// Something about this thread changed here (a cancel, a new turn): look at once.
     pub fn touch(&self, thread: ThreadId) {
         if let Some(topic) = self.topic(thread) {

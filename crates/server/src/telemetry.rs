@@ -12,4 +12,4 @@ mod spans;
 pub use export::{ExportStats, Exporter};
 pub use log::init as init_log;
 pub use metrics::Metrics;
-pub(crate) use metrics::Reading;
+pub(crate) use metrics::{GatewayReading, Reading};

@@ -1,11 +1,11 @@
-//! `evenkeel serve`: the whole platform in one process, until it is told to stop.
+//! `evenkeel serve`: the whole platform in one process, or one role of it, until it is told to stop.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use evenkeel_core::{Code, Error, Origin};
 use evenkeel_env::Env;
-use evenkeel_server::config::AuthMode;
+use evenkeel_server::config::{AuthMode, Role};
 use evenkeel_server::{Config, Running};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde_json::json;
@@ -22,8 +22,9 @@ Examples:
   evenkeel serve                              loopback, open, SQLite under ./evenkeel-data
   evenkeel serve --config prod.toml
   evenkeel keys create ci && EVENKEEL_AUTH__MODE=keys evenkeel serve --listen 0.0.0.0:7070
+  evenkeel serve --role gateway --peers http://10.0.0.5:7070,http://10.0.0.6:7070
 
-SIGTERM or ctrl-c drains: nothing new is admitted, runs are handed back at their next step boundary and
+SIGTERM, ctrl-c or `evenkeel drain` drains: nothing new is admitted, runs are handed back at their next step boundary and
 go on after the restart. A second signal ends the process at once; runs then resume from their last
 checkpoint all the same.")]
 pub(crate) struct Args {
@@ -32,6 +33,15 @@ pub(crate) struct Args {
     /// The address to listen on (`server.listen`); port 0 picks a free one
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// What this process does (`server.role`)
+    #[arg(long, value_name = "all|gateway|api|worker")]
+    role: Option<String>,
+    /// The replicas behind a gateway, joined by commas (`gateway.peers`)
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Where the other replicas reach this one (`replica.address`)
+    #[arg(long, value_name = "HOST:PORT")]
+    replica_address: Option<String>,
     /// Print {"listening":"http://..."} on stdout when ready, for scripts
     #[arg(long)]
     ready_json: bool,
@@ -42,8 +52,15 @@ pub(crate) struct Args {
 
 impl Args {
     fn load(&self) -> Result<Config, Error> {
-        let listen = self.listen.map(|address| ("server.listen", address.to_string()));
-        self.choice.load(listen.as_slice())
+        let peers = self.peers.iter().map(|peer| format!("{peer:?}")).collect::<Vec<_>>().join(", ");
+        let set = [
+            ("server.listen", self.listen.map(|address| address.to_string())),
+            ("server.role", self.role.clone()),
+            ("gateway.peers", (!peers.is_empty()).then(|| format!("[{peers}]"))),
+            ("replica.address", self.replica_address.clone()),
+        ];
+        let set: Vec<_> = set.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        self.choice.load(&set)
     }
 
     /// Worker threads that the configuration asks for. An impossible configuration is reported when
@@ -72,6 +89,7 @@ pub(crate) async fn run(env: Env, args: Args) -> Done {
     tokio::select! {
         biased;
         () = stop.wait() => {}
+        () = running.drain_asked() => {}
         () = running.wait() => return Err(cause_of_end(&running).into()),
     }
     eprintln!("draining; a second signal ends it at once");
@@ -108,6 +126,9 @@ async fn end(running: Running, stop: &mut Stop) -> Done {
 
 /// Who may call, in words.
 fn greeting(config: &Config) -> String {
+    if config.server.role == Role::Gateway {
+        return format!("passes requests on to {}", config.gateway.peers.join(", "));
+    }
     let dir = config.server.data_dir.display();
     match config.auth.mode {
         AuthMode::Open => format!(

@@ -72,7 +72,7 @@ impl Dispatch {
             }
             let (me, dead) = {
                 let state = self.state();
-                (state.replica, state.former.clone())
+                (state.replica, state.former.iter().chain(&state.dead).copied().collect::<Vec<_>>())
             };
             let limit = u32::try_from(n_slots).unwrap_or(u32::MAX);
             let request = Steal { me, dead: dead.clone(), limit };
@@ -87,16 +87,19 @@ impl Dispatch {
             self.host.count(|counters| counters.n_stolen += u64::try_from(n).unwrap_or(0));
             self.begin_all(claims, slots, &Source::Stolen);
             if n < n_slots {
-                return self.forget_former(&dead).await;
+                return self.forget(&dead).await;
             }
         }
     }
 
-    /// What former incarnations held is all taken over.
-    async fn forget_former(&self, former: &[evenkeel_core::id::ReplicaId]) {
-        for replica in former {
+    /// What former incarnations and dead peers held is all taken over.
+    async fn forget(&self, dead: &[evenkeel_core::id::ReplicaId]) {
+        for replica in dead {
             if self.answer(self.host.parts.store.leave(*replica)).await.is_ok() {
-                self.state().former.retain(|other| other != replica);
+                let mut state = self.state();
+                state.former.retain(|other| other != replica);
+                state.dead.remove(replica);
+                state.peers.retain(|peer| peer.replica != *replica);
             }
         }
     }

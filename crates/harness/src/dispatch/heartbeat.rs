@@ -14,6 +14,9 @@ use tokio::time::{sleep, timeout};
 
 use super::Dispatch;
 
+/// Beats that may be on their way when another one is asked for out of turn.
+const BEATS_MAX: usize = 4;
+
 pub(super) async fn run(dispatch: Arc<Dispatch>) {
     let mut beats = FuturesUnordered::new();
     while !dispatch.state().gone {
@@ -32,6 +35,10 @@ pub(super) async fn run(dispatch: Arc<Dispatch>) {
                 tokio::select! {
                     biased;
                     Some(answer) = beats.next(), if !beats.is_empty() => dispatch.beaten(answer),
+                    () = dispatch.beat_now.notified(), if beats.len() < BEATS_MAX => {
+                        let sent = dispatch.host.lease().begin_beat(dispatch.host.env.mono());
+                        beats.push(beat(dispatch.clone(), dispatch.replica(), sent));
+                    }
                     () = sleep(until.since(now)) => {}
                 }
             }
@@ -72,8 +79,6 @@ impl Dispatch {
             self.queued.notify_one();
             self.swept.notify_one();
         }
-        if beat.peers.iter().any(|peer| peer.lapsed) {
-            self.orphaned.notify_one();
-        }
+        self.met(beat.peers);
     }
 }

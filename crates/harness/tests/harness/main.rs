@@ -8,6 +8,7 @@ mod crash;
 mod ends;
 mod lab;
 mod outage;
+mod peers;
 mod replica;
 mod steps;
 mod valid;

@@ -46,6 +46,7 @@ pub(super) async fn stream(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Answer {
+    shared.attaches()?;
     let (thread, run) = (thread_id(&thread)?, run_id(&run)?);
     let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
     let seen = look(&shared, &caller.tenant, thread, run).await?;
@@ -68,6 +69,7 @@ pub(super) async fn join(
     Path((thread, run)): Path<(String, String)>,
     RawQuery(query): RawQuery,
 ) -> Answer {
+    shared.attaches()?;
     let (thread, run) = (thread_id(&thread)?, run_id(&run)?);
     let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
     let seen = look(&shared, &caller.tenant, thread, run).await?;

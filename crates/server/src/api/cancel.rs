@@ -46,7 +46,12 @@ pub(super) async fn cancel(
         Cancelled::Ended => return Err(ended().into()),
         // Ended at once: the thread may be free for its next turn.
         Cancelled::Done => shared.dispatch.nudge(),
-        Cancelled::Cancelling => shared.dispatch.cancel(run.id),
+        Cancelled::Cancelling => {
+            shared.dispatch.cancel(run.id);
+            if run.owner.is_some() {
+                shared.hint(run.owner);
+            }
+        }
     }
     shared.hub.touch(thread);
     if wait {

@@ -222,11 +222,12 @@ async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error>
         let shared = shared.clone();
         async move {
             let admitted = shared.store.admit(admit).await;
-            if let Ok(Admitted::Accepted { run, claim, .. }) = &admitted {
+            if let Ok(Admitted::Accepted { run, claim, stopping }) = &admitted {
                 match claim {
                     Some(claim) => shared.dispatch.adopt((**claim).clone()),
                     None => shared.dispatch.nudge(),
                 }
+                shared.tell_of(claim.is_some(), stopping);
                 shared.hub.touch(run.thread);
             }
             // The client may have gone away; the run goes on.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evenkeel_core::Error;
 use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::BoxFuture;
-use evenkeel_core::port::store::Claim;
+use evenkeel_core::port::store::{Claim, Peer};
 use evenkeel_harness::{Harness, HarnessStats};
 use evenkeel_model::{Operation, Router, RouterSnapshot};
 
@@ -19,6 +19,12 @@ pub trait Dispatch: Send + Sync {
     fn adopt(&self, claim: Claim);
     /// Something is queued: look now.
     fn nudge(&self);
+    /// Another process stored something that concerns a run here: look for it now.
+    fn look(&self) {}
+    /// The other replicas, as the store last told of them.
+    fn peers(&self) -> Vec<Peer> {
+        Vec::new()
+    }
     /// A cancel of this run was stored.
     fn cancel(&self, run: RunId);
     /// Hands every run back at its next step boundary; ready when nothing runs here.
@@ -66,6 +72,14 @@ impl Dispatch for Harnessed {
 
     fn nudge(&self) {
         self.0.nudge();
+    }
+
+    fn look(&self) {
+        self.0.look();
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        self.0.peers()
     }
 
     fn cancel(&self, run: RunId) {

@@ -19,15 +19,13 @@ pub struct Running {
     stopping: Stopping,
     ended: watch::Receiver<bool>,
     serving: Task,
-    polling: Task,
+    /// What runs beside the connections.
+    beside: Vec<Task>,
     keeper: Option<EngineKeeper>,
 }
 
 impl Running {
-    pub(super) fn begin(shared: Arc<Shared>, listener: Box<dyn Listener>) -> Result<Self, Error> {
-        let address = listener.local_address().map_err(|error| {
-            Error::internal(format!("Cannot tell the address that is listened on: {error}."))
-        })?;
+    pub(super) fn begin(shared: Arc<Shared>, listener: Box<dyn Listener>, address: SocketAddr) -> Self {
         let stopping = Stopping::default();
         let (end, ended) = watch::channel(false);
         let serve = server::serve(shared.clone(), listener, stopping.clone());
@@ -39,8 +37,11 @@ impl Running {
             }),
         );
         let poll = shared.hub.clone().poll();
-        let polling = shared.env.spawner.spawn("look for events", Box::pin(poll));
-        Ok(Self { shared, address, stopping, ended, serving, polling, keeper: None })
+        let mut beside = vec![shared.env.spawner.spawn("look for events", Box::pin(poll))];
+        let hints = shared.hints.clone().run();
+        beside.push(shared.env.spawner.spawn("hint replicas", Box::pin(hints)));
+        beside.extend(shared.balancer.iter().flat_map(|balancer| balancer.start()));
+        Self { shared, address, stopping, ended, serving, beside, keeper: None }
     }
 
     /// The same with a watch over the store's engine.
@@ -82,6 +83,11 @@ impl Running {
         tracing::info!("stopped");
     }
 
+    /// Waits until an operator asks for the orderly end through the API.
+    pub async fn drain_asked(&self) {
+        self.shared.drain_asked().await;
+    }
+
     /// Waits until it can no longer serve: the listener has ended, or the store can no longer be
     /// trusted and the process should be started again. See [`Running::failure`].
     pub async fn wait(&self) {
@@ -110,7 +116,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.serving.abort();
-        self.polling.abort();
+        self.beside.iter().for_each(Task::abort);
         self.stopping.abort();
     }
 }

@@ -19,10 +19,12 @@ use super::{Config, invalid};
 /// The tables that together are the router's configuration.
 const ROUTER: [&str; 4] = ["router", "providers", "deployments", "routes"];
 /// All keys of the top level, in the order in which they are printed.
-const TOP: [&str; 15] = [
+const TOP: [&str; 17] = [
     "protect",
     "server",
     "auth",
+    "gateway",
+    "replica",
     "limits",
     "router",
     "providers",
@@ -112,6 +114,8 @@ impl<'a> Sections<'a> {
         Ok(Config {
             server: self.section("server")?,
             auth: self.section("auth")?,
+            gateway: self.section("gateway")?,
+            replica: self.section("replica")?,
             limits: self.section("limits")?,
             router: self.sections(&ROUTER)?,
             sandbox: self.section("sandbox")?,
@@ -268,6 +272,8 @@ pub(super) fn print(config: &Config) -> Result<String, Error> {
         top("protect", &config.protect),
         top("server", &config.server),
         top("auth", &config.auth),
+        top("gateway", &config.gateway),
+        top("replica", &config.replica),
         top("limits", &config.limits),
         table(&config.router),
         top("sandbox", &config.sandbox),

@@ -17,6 +17,8 @@ use super::{DurationText, Environment, Limits, invalid};
 pub struct ServerSection {
     /// The address to listen on; port 0 picks a free one.
     pub listen: SocketAddr,
+    /// What this process does.
+    pub role: Role,
     /// Where the store, workspaces and snapshots are kept.
     pub data_dir: PathBuf,
     /// Which store engine.
@@ -36,6 +38,7 @@ impl Default for ServerSection {
     fn default() -> Self {
         Self {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070),
+            role: Role::All,
             data_dir: PathBuf::from("evenkeel-data"),
             store: StoreEngine::Sqlite,
             workers: None,
@@ -72,6 +75,21 @@ impl ServerSection {
         }
         Ok(())
     }
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Everything: it takes requests and drives runs.
+    #[default]
+    All,
+    /// Passes requests on to the replicas in `gateway.peers`; stores and drives nothing.
+    Gateway,
+    /// A replica: takes requests, from a gateway or from clients, and drives runs.
+    Api,
+    /// A replica that only drives runs which others accepted.
+    Worker,
 }
 
 /// A store engine.

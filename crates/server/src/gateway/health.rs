@@ -41,18 +41,35 @@ async fn ok(State(shared): State<Arc<Shared>>) -> Response {
     Json(json!({ "ok": true })).into_response()
 }
 
-/// Whether this process should get traffic: it does not drain, its lease holds, its store answers.
+/// Whether this process should get traffic: it does not drain, its lease holds, its store answers. Of
+/// a gateway: it does not drain, and a replica is up.
 async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
-    let store = counts(&shared).await.is_some();
-    let lease = shared.dispatch.stats().lease_held;
     let draining = shared.is_draining();
-    let ready = store && lease && !draining;
+    let (ready, mut said) = match &shared.balancer {
+        Some(balancer) => {
+            let up = balancer.is_any_up();
+            (up, json!({ "checks": { "replica": up } }))
+        }
+        None => {
+            let (store, stats) = (store_answers(&shared).await, shared.dispatch.stats());
+            let checks = json!({ "store": store, "lease": stats.lease_held });
+            let replica = shared.dispatch.replica();
+            let said = json!({ "replica": replica, "running": stats.n_running, "checks": checks });
+            (store && stats.lease_held, said)
+        }
+    };
+    let ready = ready && !draining;
+    said["status"] = json!(if ready { "ready" } else { "not ready" });
+    said["checks"]["draining"] = json!(draining);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json!({
-        "status": if ready { "ready" } else { "not ready" },
-        "checks": { "store": store, "lease": lease, "draining": draining },
-    });
-    (status, Json(body)).into_response()
+    (status, Json(said)).into_response()
+}
+
+/// Whether the store answers a probe in time: a look for a key that is nobody's.
+async fn store_answers(shared: &Shared) -> bool {
+    tokio::time::timeout(STORE_PROBE, shared.store.find_key(String::new()))
+        .await
+        .is_ok_and(|found| found.is_ok())
 }
 
 async fn info(State(shared): State<Arc<Shared>>) -> Json<Value> {
@@ -80,6 +97,7 @@ async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Respo
         counts: counts(&shared).await,
         n_streams: shared.hub.n_followers(),
         draining: shared.is_draining(),
+        gateway: shared.balancer.as_ref().map(|balancer| balancer.reading()),
     };
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], shared.metrics.text(&reading)).into_response()

@@ -14,9 +14,11 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tracing::Instrument;
 
-use super::health;
+use super::auth::Caller;
+use super::{health, proxy};
 use crate::api;
 use crate::app::Shared;
+use crate::config::Role;
 use crate::wire::refusal::{Refusal, malformed};
 
 /// Time for a client to send a request's body.
@@ -27,6 +29,11 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) struct Sent(Bytes);
 
 impl Sent {
+    /// The bytes as they were sent.
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+
     /// The JSON object; an empty body and `null` are an empty one.
     pub(crate) fn json(&self) -> Result<Value, Error> {
         match self.value()? {
@@ -54,13 +61,22 @@ impl Sent {
 #[derive(Clone)]
 pub(crate) struct TraceParent(pub(crate) Option<String>);
 
-/// Everything that is served.
+/// Everything that is served in this process's role.
 pub(crate) fn service(shared: &Arc<Shared>) -> Router {
-    let guarded = api::routes().layer(from_fn_with_state(shared.clone(), guard));
-    Router::new()
-        .merge(guarded)
+    let guarded = from_fn_with_state(shared.clone(), guard);
+    let in_slot = from_fn_with_state(shared.clone(), within_slot);
+    let routes = match shared.config.server.role {
+        Role::All | Role::Api => api::routes().merge(api::operators()).layer(in_slot).layer(guarded),
+        Role::Worker => api::operators().layer(in_slot).layer(guarded),
+        // What waits for a replica, or is passed on for long, holds no slot here.
+        Role::Gateway => api::replicas::routes().fallback(proxy::forward).layer(guarded),
+    };
+    let routes = match shared.config.server.role {
+        Role::Gateway => routes,
+        _ => routes.fallback(nothing_here).merge(api::hint::routes()),
+    };
+    routes
         .merge(health::routes())
-        .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(shared.clone(), observe))
         .with_state(shared.clone())
@@ -73,9 +89,11 @@ async fn observe(State(shared): State<Arc<Shared>>, mut request: Request, next: 
     let traceparent = traceparent(request.headers());
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let route = route.unwrap_or_else(|| "(none)".to_owned());
+    let elsewhere = if shared.balancer.is_some() { "(passed on)" } else { "(none)" };
+    let route = route.unwrap_or_else(|| elsewhere.to_owned());
     let span = tracing::info_span!("request", id = ?id, %method, route, traceparent);
     request.extensions_mut().insert(TraceParent(traceparent));
+    request.headers_mut().insert("x-request-id", id.clone());
     let mut response = next.run(request).instrument(span).await;
     let headers = response.headers_mut();
     headers.insert("x-request-id", id);
@@ -98,13 +116,25 @@ async fn guarded(shared: &Shared, request: Request, next: Next) -> Result<Respon
     shared.rate_limit.take_own(&caller, shared.env.mono())?;
     let (mut parts, body) = request.into_parts();
     let body = read(&parts.method, &parts.headers, body, shared.config.limits.body_bytes_max).await?;
-    let timeout = shared.config.limits.api.timeout.0;
-    let deadline = tokio::time::Instant::now() + timeout;
-    // The slot covers the handling; a body that streams or waits afterwards holds none.
-    let _slot = shared.slots.api.acquire(&caller.tenant, timeout).await?;
     parts.extensions.insert(Sent(body));
     parts.extensions.insert(caller);
-    let request = Request::from_parts(parts, axum::body::Body::empty());
+    Ok(next.run(Request::from_parts(parts, axum::body::Body::empty())).await)
+}
+
+/// Handles a request within a slot and its time.
+async fn within_slot(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match slotted(&shared, request, next).await {
+        Ok(response) => response,
+        Err(error) => Refusal(error).into_response(),
+    }
+}
+
+async fn slotted(shared: &Shared, request: Request, next: Next) -> Result<Response, Error> {
+    let timeout = shared.config.limits.api.timeout.0;
+    let deadline = tokio::time::Instant::now() + timeout;
+    let tenant = request.extensions().get::<Caller>().map(|caller| caller.tenant.clone());
+    // The slot covers the handling; a body that streams or waits afterwards holds none.
+    let _slot = shared.slots.api.acquire(&tenant.unwrap_or_else(|| "".into()), timeout).await?;
     tokio::time::timeout_at(deadline, next.run(request)).await.map_err(|_| {
         Error::new(
             Code::Overloaded,

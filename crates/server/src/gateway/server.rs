@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,11 +22,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
-use super::route;
+use super::{proxy, route};
 use crate::app::Shared;
 
-/// A connection whose peer takes nothing for this long is closed: its client resumes by cursor.
-const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
 /// The pause after a failed accept (no descriptors left), so that it does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a request's line and headers.
@@ -76,8 +75,8 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut listener: Box<dyn Listener>, 
             accepted = accept(&shared, listener.as_mut()) => accepted,
         };
         match accepted {
-            Ok((io, slot)) => {
-                let connection = Connection { shared: shared.clone(), slot, phase: phase.clone() };
+            Ok((io, client, slot)) => {
+                let connection = Connection { shared: shared.clone(), client, slot, phase: phase.clone() };
                 let (service, alive) = (service.clone(), alive.clone());
                 let serving = async move {
                     connection.serve(io, service).await;
@@ -102,19 +101,20 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut listener: Box<dyn Listener>, 
 async fn accept(
     shared: &Shared,
     listener: &mut dyn Listener,
-) -> io::Result<(Box<dyn evenkeel_env::Stream>, Slot)> {
+) -> io::Result<(Box<dyn evenkeel_env::Stream>, SocketAddr, Slot)> {
     let slot = loop {
         let wait = Duration::from_secs(3600);
         if let Ok(slot) = shared.slots.gateway.acquire(&TenantId::from(""), wait).await {
             break slot;
         }
     };
-    let (io, _peer) = listener.accept().await?;
-    Ok((io, slot))
+    let (io, client) = listener.accept().await?;
+    Ok((io, client, slot))
 }
 
 struct Connection {
     shared: Arc<Shared>,
+    client: SocketAddr,
     slot: Slot,
     phase: watch::Receiver<Phase>,
 }
@@ -130,8 +130,13 @@ impl Connection {
             .max_buf_size(HEAD_BYTES_MAX)
             // The date comes from the injected clock, see `route`.
             .auto_date_header(false);
-        let service = service.map_request(|request: Request<Incoming>| request.map(Body::new));
-        let io = TokioIo::new(Unstalled { io, stalled: None });
+        let client = proxy::Client(self.client.ip());
+        let service = service.map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(client);
+            request.map(Body::new)
+        });
+        let stall_max = self.shared.config.gateway.client_stall.0;
+        let io = TokioIo::new(Unstalled { io, stall_max, stalled: None });
         let mut connection = std::pin::pin!(builder.serve_connection(io, TowerToHyperService::new(service)));
         let mut asked_to_end = false;
         loop {
@@ -160,6 +165,7 @@ impl Connection {
 /// A stream that fails when its peer takes nothing for too long.
 struct Unstalled {
     io: Box<dyn evenkeel_env::Stream>,
+    stall_max: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
@@ -170,7 +176,8 @@ impl Unstalled {
             self.stalled = None;
             return result;
         }
-        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_STALL_MAX)));
+        let stall_max = self.stall_max;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_max)));
         match stalled.as_mut().poll(cx) {
             Poll::Ready(()) => {
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")))

@@ -18,6 +18,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use super::ExportStats;
+use crate::gateway::balance::Shown;
+use crate::gateway::balance::standing::Standing;
 
 /// Labels by name.
 type Labels = Vec<(&'static str, String)>;
@@ -41,6 +43,17 @@ pub(crate) struct Reading {
     pub(crate) counts: Option<Counts>,
     pub(crate) n_streams: usize,
     pub(crate) draining: bool,
+    /// In a gateway.
+    pub(crate) gateway: Option<GatewayReading>,
+}
+
+/// What a gateway shows of its replicas.
+pub(crate) struct GatewayReading {
+    pub(crate) replicas: Vec<Shown>,
+    pub(crate) n_held: usize,
+    pub(crate) held: u64,
+    pub(crate) no_replica: u64,
+    pub(crate) resumed: u64,
 }
 
 fn seconds() -> Histogram {
@@ -100,6 +113,9 @@ impl Metrics {
         page.counts(reading.counts.as_ref());
         page.one("streams", "Clients that stream or wait", reading.n_streams as f64);
         page.one("draining", "Whether nothing new is admitted", f64::from(u8::from(reading.draining)));
+        if let Some(gateway) = &reading.gateway {
+            page.gateway(gateway);
+        }
         page.counter_of("spans_exported", "Spans taken by the collector", reading.export.exported);
         page.counter_of("spans_dropped", "Spans that were dropped", reading.export.dropped);
         page.counter_of(
@@ -218,6 +234,26 @@ impl Page {
         let runs = counts.runs.iter().map(|(state, n)| (vec![("state", state.as_str())], *n as f64));
         self.family("runs", "gauge", "Stored runs by state", runs);
         self.counter_of("store_fenced", "Writes refused because a later claim took over", counts.n_fenced);
+    }
+
+    fn gateway(&mut self, gateway: &GatewayReading) {
+        type Value = fn(&Shown) -> f64;
+        let families: [(&str, &str, &str, Value); 4] = [
+            ("gateway_up", "gauge", "Whether a replica gets requests", |of| {
+                f64::from(u8::from(of.standing == Standing::Up))
+            }),
+            ("gateway_in_flight", "gauge", "Requests under way at a replica", |of| of.in_flight as f64),
+            ("gateway_requests", "counter", "Requests sent to a replica", |of| of.n_requests as f64),
+            ("gateway_failed", "counter", "Requests that a replica did not answer", |of| of.n_failed as f64),
+        ];
+        for (name, kind, help, value) in families {
+            let rows = gateway.replicas.iter().map(|of| (vec![("replica", of.name.as_str())], value(of)));
+            self.family(name, kind, help, rows);
+        }
+        self.one("gateway_waiting", "Requests that wait for a replica", gateway.n_held as f64);
+        self.counter_of("gateway_held", "Requests that had to wait for a replica", gateway.held);
+        self.counter_of("gateway_no_replica", "Requests for which no replica was found", gateway.no_replica);
+        self.counter_of("gateway_resumed", "Bodies that another replica went on with", gateway.resumed);
     }
 
     fn one(&mut self, name: &str, help: &str, value: f64) {

@@ -6,6 +6,8 @@ use evenkeel_core::{Code, Error, Origin, Retry};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
+use crate::gateway::balance::DRAINING;
+
 /// An error on its way to the client.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) Error);
@@ -30,6 +32,10 @@ impl IntoResponse for Refusal {
             "remedy": error.remedy,
         });
         let mut response = (status, Json(body)).into_response();
+        if error.code == Code::Draining {
+            // A gateway sends it elsewhere: nothing of the request was taken.
+            response.headers_mut().insert(DRAINING, HeaderValue::from_static("1"));
+        }
         if let Some(seconds) = retry_after_s(&error) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
