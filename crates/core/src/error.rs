@@ -121,6 +121,11 @@ codes! {
     StoreCorrupt = "store-corrupt", 500, "The store file is damaged.";
     StoreFull = "store-full", 507, "The disk that holds the store is full.";
     StoreUnavailable = "store-unavailable", 503, "The store cannot be reached.";
+    StoreLogin = "store-login", 500, "The database refused the user or the password.";
+    StoreDatabaseMissing = "store-database-missing", 500, "The database server has no database of this name.";
+    StoreTooOld = "store-too-old", 500, "The database server is older than Evenkeel needs.";
+    StoreReadOnly = "store-read-only", 503, "The database takes no writes.";
+    StoreTls = "store-tls", 500, "The connection to the database cannot be secured.";
     Fenced = "fenced", 409, "A later claim took over; this write was refused.";
     VersionConflict = "version-conflict", 409, "The thread changed since it was read.";
     BlobNotFound = "blob-not-found", 404, "There is no such blob.";

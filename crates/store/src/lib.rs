@@ -15,6 +15,7 @@
 //! needs and settles its answer before its first write, so a refused operation writes nothing.
 
 mod decide;
+mod packed;
 mod record;
 mod rows;
 

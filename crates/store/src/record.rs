@@ -2,6 +2,9 @@
 //!
 //! Rows hold what changes often. What is written once and may be large (a run's spec and outcome,
 //! a thread's metadata) is stored beside them and loaded only where it is needed.
+//!
+//! PostgreSQL keeps thread and run rows as JSON; a field that is added later therefore needs a
+//! default, so that earlier rows are read.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +14,7 @@ use evenkeel_core::port::store::Peer;
 use evenkeel_core::run::{BusyPolicy, Class, EndReason, Outcome, Run, RunSpec, RunState, Waiting};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Mono, Wall};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A thread without its metadata.
@@ -18,9 +22,10 @@ use serde_json::Value;
 /// `active` is the run that holds the thread: the claimed, parked or released one, or the queued
 /// one that is next to be claimed. It is `None` exactly when no run of the thread is open, so a
 /// thread with waiting turns always has a holder that is owned or can be claimed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ThreadRow {
     /// Key inside the engine, in order of arrival.
+    #[serde(skip)]
     pub(crate) n: u64,
     pub(crate) id: ThreadId,
     pub(crate) tenant: TenantId,
@@ -86,12 +91,14 @@ impl ThreadRow {
 ///
 /// `ready` holds exactly for the queued run that is active on its thread: the one that can be
 /// claimed now. `owner` is set exactly while the state is `running` or `cancelling`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RunRow {
     /// Key inside the engine, in order of arrival: the order of the inbox.
+    #[serde(skip)]
     pub(crate) n: u64,
     pub(crate) id: RunId,
     /// Key of its thread.
+    #[serde(skip)]
     pub(crate) thread_n: u64,
     pub(crate) thread: ThreadId,
     pub(crate) tenant: TenantId,
@@ -145,7 +152,7 @@ impl RunRow {
 }
 
 /// Where a thread stood before a run's first event: what undoing the run goes back to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
     pub(crate) seq: u64,
     pub(crate) context_from: u64,
@@ -160,24 +167,25 @@ pub(crate) struct EffectRow {
 
 /// The replicas of this store and their leases.
 ///
-/// Both engines of today serve one process, so leases live in that process and are judged by its
-/// monotonic clock: a jump of the wall clock ends no lease, and after a restart every earlier
-/// replica is unknown, which counts as lapsed.
+/// An engine of one process keeps them there and judges them by its monotonic clock: a jump of the
+/// wall clock ends no lease, and after a restart every earlier replica is unknown, which counts as
+/// lapsed. PostgreSQL keeps them in a table and judges them by the database's clock, in milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replicas {
     by_id: BTreeMap<ReplicaId, Lease>,
 }
 
+/// A replica's lease.
 #[derive(Clone, Debug)]
-struct Lease {
-    until: Mono,
-    address: Option<String>,
-    draining: bool,
+pub(crate) struct Lease {
+    pub(crate) until: Mono,
+    pub(crate) address: Option<String>,
+    pub(crate) draining: bool,
 }
 
 /// A lapsed replica is forgotten after this long; a zombie that beats later than that is fenced
 /// all the same, it is only not told `held: false`.
-const FORGET_AFTER_MS: u64 = 24 * 60 * 60 * 1000;
+pub(crate) const FORGET_AFTER_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl Replicas {
     /// Whether the replica holds no lease now.
@@ -198,6 +206,16 @@ impl Replicas {
         let held = self.by_id.get(&replica).is_none_or(|lease| lease.until >= now);
         self.by_id.insert(replica, Lease { until, address, draining });
         held
+    }
+
+    /// A replica's lease as it is stored.
+    pub(crate) fn get(&self, replica: ReplicaId) -> Option<&Lease> {
+        self.by_id.get(&replica)
+    }
+
+    /// Takes a stored lease.
+    pub(crate) fn put(&mut self, replica: ReplicaId, lease: Lease) {
+        self.by_id.insert(replica, lease);
     }
 
     /// Forgets a replica.

@@ -29,6 +29,9 @@ pub(crate) enum Fault {
     /// The caller broke the contract; a fault of ours.
     #[error("not allowed: {0}")]
     Misused(String),
+    /// What is asked for was not loaded yet: the engine loads it and decides again. Never leaves it.
+    #[error("not loaded")]
+    NotLoaded,
 }
 
 /// The result of a row access.
@@ -58,6 +61,7 @@ impl From<Fault> for Error {
             )
             .retryable(),
             Fault::Misused(what) => Self::internal(format!("The store refused an operation: {what}.")),
+            Fault::NotLoaded => Self::internal("The store decided on rows that it had not loaded."),
         }
     }
 }

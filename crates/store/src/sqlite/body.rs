@@ -1,26 +1,18 @@
 //! How values are written into columns: JSON bodies, blobs, integers.
 //!
-//! A body of at most [`INLINE_MAX`] bytes is TEXT in its row. A longer one is moved into `blobs`,
+//! A body of at most [`packed::INLINE_MAX`] bytes is TEXT in its row. A longer one is moved into `blobs`,
 //! compressed and named by its hash, and the row holds the hash as a BLOB; reading undoes both. So
 //! rows stay short and an equal body is stored once.
 
-use evenkeel_core::id::BlobId;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, ToSql, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::fault::faulty;
+use crate::packed;
+pub(super) use crate::packed::{hash_of, int, uint};
 use crate::rows::{Fault, Rowed};
-
-/// Longer bodies are moved out of their row.
-pub(super) const INLINE_MAX: usize = 8 * 1024;
-
-/// Compression pays from here; shorter blobs are kept as they are.
-const PACK_MIN: usize = 256;
-
-/// The level at which zstd packs: its own default, about 300 MB/s.
-const PACK_LEVEL: i32 = 3;
 
 /// A body as its column holds it.
 pub(super) enum Body {
@@ -39,9 +31,8 @@ impl ToSql for Body {
 
 /// Makes the column value of a body, storing its blob if it is long.
 pub(super) fn write<T: Serialize>(conn: &Connection, value: &T) -> Rowed<Body> {
-    let json =
-        serde_json::to_string(value).map_err(|error| Fault::Misused(format!("body is not JSON: {error}")))?;
-    if json.len() <= INLINE_MAX {
+    let json = packed::json(value)?;
+    if json.len() <= packed::INLINE_MAX {
         return Ok(Body::Inline(json));
     }
     put_blob(conn, json.as_bytes()).map(Body::Moved)
@@ -80,13 +71,12 @@ pub(super) fn read<T: DeserializeOwned>(conn: &Connection, row: &Row<'_>, idx: u
 
 /// Stores bytes under their hash; equal bytes are stored once.
 pub(super) fn put_blob(conn: &Connection, bytes: &[u8]) -> Rowed<[u8; 32]> {
-    let hash = *blake3::hash(bytes).as_bytes();
+    let hash = packed::hash(bytes);
     let mut known = conn.prepare_cached("SELECT 1 FROM blobs WHERE id = ?1").map_err(faulty)?;
     if known.exists(params![hash]).map_err(faulty)? {
         return Ok(hash);
     }
-    let packed = if bytes.len() >= PACK_MIN { zstd::bulk::compress(bytes, PACK_LEVEL).ok() } else { None };
-    let packed = packed.filter(|packed| packed.len() < bytes.len());
+    let packed = packed::pack(bytes);
     conn.prepare_cached("INSERT INTO blobs (id, size, packed, bytes) VALUES (?1, ?2, ?3, ?4)")
         .map_err(faulty)?
         .execute(params![hash, int(bytes.len() as u64), packed.is_some(), packed.as_deref().unwrap_or(bytes)])
@@ -108,25 +98,5 @@ pub(super) fn blob(conn: &Connection, hash: &[u8]) -> Rowed<Option<Vec<u8>>> {
     if !packed {
         return Ok(Some(bytes));
     }
-    let size = usize::try_from(size).map_err(|_| Fault::Corrupt("a blob has no size".to_owned()))?;
-    let unpacked = zstd::bulk::decompress(&bytes, size)
-        .map_err(|error| Fault::Corrupt(format!("a blob does not unpack: {error}")))?;
-    Ok(Some(unpacked))
-}
-
-/// The hash that a blob id spells; `None` if it is not the id of any blob.
-pub(super) fn hash_of(id: &BlobId) -> Option<[u8; 32]> {
-    let hash = blake3::Hash::from_hex(id.as_str()).ok()?;
-    // Only the canonical lower-case spelling is an id.
-    (hash.to_hex().as_str() == id.as_str()).then(|| *hash.as_bytes())
-}
-
-/// SQLite's integers are signed; instants and counts beyond 2^63 are kept as the largest.
-pub(super) fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// The inverse of [`int`].
-pub(super) fn uint(value: i64) -> u64 {
-    u64::try_from(value).unwrap_or(0)
+    packed::unpack(&bytes, size).map(Some)
 }

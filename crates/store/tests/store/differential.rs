@@ -41,7 +41,7 @@ const POLICIES: [BusyPolicy; 9] = [
 ];
 
 #[derive(Clone, Debug)]
-enum Action {
+pub(crate) enum Action {
     Admit {
         thread: usize,
         foreign: bool,
@@ -168,9 +168,8 @@ fn tenant(foreign: bool) -> TenantId {
 }
 
 impl Pair {
-    fn new() -> Self {
-        let (env, clock) = world(3);
-        let engines: [Arc<dyn Store>; 2] = [MemoryStore::new(&env), Arc::new(Scratch::new(&env))];
+    fn new(env: Env, clock: Arc<ManualClock>, other: Arc<dyn Store>) -> Self {
+        let engines: [Arc<dyn Store>; 2] = [MemoryStore::new(&env), other];
         let threads = (0..N_THREADS).map(|_| ThreadId::new(env.wall(), &env.generator)).collect();
         let replicas = (0..N_REPLICAS).map(|_| ReplicaId::new(env.wall(), &env.generator)).collect();
         Self { env, clock, engines, threads, replicas, runs: Vec::new(), claims: Vec::new() }
@@ -178,9 +177,9 @@ impl Pair {
 
     /// Applies an operation to both engines, whose replies must be equal, and keeps what it brought.
     async fn apply(&mut self, op: Op) {
-        let [memory, sqlite] = &self.engines;
+        let [memory, other] = &self.engines;
         let expected = memory.apply(op.clone()).await;
-        let found = sqlite.apply(op.clone()).await;
+        let found = other.apply(op.clone()).await;
         assert_eq!(found, expected, "to {op:?}");
         match expected {
             Ok(Reply::Admit(Admitted::Accepted { run, claim, .. })) => {
@@ -395,26 +394,43 @@ fn outcome(state: u8) -> Outcome {
     Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None }
 }
 
+/// A sequence of actions.
+pub(crate) fn sequences() -> impl Strategy<Value = Vec<Action>> {
+    prop::collection::vec(actions(), 1..60)
+}
+
+/// Carries a sequence out on the engine in memory and on another one made in the same world.
+pub(crate) async fn agree(actions: &[Action], env: Env, clock: Arc<ManualClock>, other: Arc<dyn Store>) {
+    let mut pair = Pair::new(env, clock, other);
+    let made = CreateThread {
+        tenant: tenant(false),
+        thread: pair.threads[0],
+        metadata: json!({ "a": 1 }),
+        busy_policy: None,
+    };
+    pair.apply(Op::CreateThread(made)).await;
+    for action in actions {
+        if let Action::Advance { ms } = action {
+            pair.clock.advance(Duration::from_millis(*ms));
+        }
+        if let Some(op) = pair.op(action).await {
+            pair.apply(op).await;
+            pair.check(pair.engines[0].clone()).await;
+        }
+    }
+    pair.compare().await;
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_engines_agree(actions in prop::collection::vec(actions(), 1..60)) {
+    fn the_engines_agree(actions in sequences()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut pair = Pair::new();
-            let made = CreateThread { tenant: tenant(false), thread: pair.threads[0], metadata: json!({ "a": 1 }), busy_policy: None };
-            pair.apply(Op::CreateThread(made)).await;
-            for action in &actions {
-                if let Action::Advance { ms } = action {
-                    pair.clock.advance(Duration::from_millis(*ms));
-                }
-                if let Some(op) = pair.op(action).await {
-                    pair.apply(op).await;
-                    pair.check(pair.engines[0].clone()).await;
-                }
-            }
-            pair.compare().await;
+            let (env, clock) = world(3);
+            let sqlite = Arc::new(Scratch::new(&env));
+            agree(&actions, env, clock, sqlite).await;
         });
     }
 }
