@@ -27,7 +27,7 @@ use evenkeel_env::Env;
 use evenkeel_sandbox::{Launcher, SandboxConfig};
 use futures_util::future::BoxFuture;
 
-pub(crate) use sample::Sample;
+pub(crate) use sample::{Look, Sample};
 
 use crate::check::{Entry, History, Recorder};
 use crate::provider::{self, Control, Counters, FakeConfig};

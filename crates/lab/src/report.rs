@@ -154,6 +154,13 @@ impl Report {
     }
 }
 
+impl Report {
+    /// What the load consists of: `task`, or `turn` of a chat.
+    pub(crate) fn unit(&self) -> &'static str {
+        self.charts.unit()
+    }
+}
+
 /// Task times in seconds of tasks that succeeded, only of those told before `before_ms` if given.
 fn seconds(ends: &[TaskEnd], before_ms: Option<u64>) -> Vec<f64> {
     let ok = ends.iter().filter(|end| end.ok);

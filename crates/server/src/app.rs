@@ -25,6 +25,7 @@ use evenkeel_env::{Env, Listener};
 use evenkeel_harness::{Harness, HarnessConfig, HarnessSlots, Parts};
 use evenkeel_model::{ProviderKeys, Router};
 use evenkeel_sandbox::Launcher;
+use evenkeel_store::Guards;
 use evenkeel_store::memory::MemoryStore;
 use evenkeel_store::slow::SlowStore;
 use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
@@ -194,7 +195,9 @@ fn open_store(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, BoxFuture<'
     match config.server.store {
         StoreEngine::Memory => Ok((MemoryStore::new(env), Box::pin(std::future::pending()))),
         StoreEngine::Sqlite => {
-            let store = SqliteStore::open(env, &config.server.data_dir, SqliteOptions::default())?;
+            let guards = if config.protect == Protect::None { Guards::PLAIN } else { Guards::ALL };
+            let options = SqliteOptions { guards, ..SqliteOptions::default() };
+            let store = SqliteStore::open(env, &config.server.data_dir, options)?;
             let failure = store.poisoned();
             Ok((store, failure))
         }

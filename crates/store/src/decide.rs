@@ -25,6 +25,7 @@ mod cancel;
 mod claim;
 mod guard;
 mod log;
+mod plain;
 mod read;
 mod replica;
 mod thread;
@@ -64,10 +65,16 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
         Op::UpdateThread(request) => Reply::UpdateThread(thread::update(ctx, request)?),
         Op::DeleteThread(request) => Reply::DeleteThread(thread::delete(ctx, request)?),
         Op::WriteState(request) => Reply::WriteState(thread::write_state(ctx, request)?),
-        Op::Admit(request) => Reply::Admit(admit::admit(ctx, request)?),
+        Op::Admit(request) => {
+            plain::before_admit(ctx, request)?;
+            Reply::Admit(admit::admit(ctx, request)?)
+        }
         Op::CommitStep(request) => Reply::CommitStep(write::commit_step(ctx, request)?),
         Op::TakeSteered(request) => Reply::TakeSteered(write::take_steered(ctx, request)?),
-        Op::CommitTurn(request) => Reply::CommitTurn(turn::commit_turn(ctx, request)?),
+        Op::CommitTurn(request) => {
+            plain::before_commit(ctx, request)?;
+            Reply::CommitTurn(turn::commit_turn(ctx, request)?)
+        }
         Op::Park(request) => Reply::Park(write::park(ctx, request)?),
         Op::Release(request) => Reply::Release(write::release(ctx, request)?),
         Op::Wake(request) => Reply::Wake(claim::wake(ctx, request)?),

@@ -45,6 +45,7 @@ use tokio::time::Instant;
 
 pub use stats::{OperationStats, StoreStats};
 
+use crate::Guards;
 use crate::decide::{self, Now};
 use crate::rows::{Fault, Rowed, Rows as _};
 use fault::faulty;
@@ -79,6 +80,8 @@ pub struct SqliteOptions {
     pub file_bytes_max: Option<u64>,
     /// A file of up to this size is examined for damage at start.
     pub examine_bytes_max: u64,
+    /// The checks of a write: all of them, but for the comparison of the lab.
+    pub guards: Guards,
 }
 
 impl Default for SqliteOptions {
@@ -93,6 +96,7 @@ impl Default for SqliteOptions {
             wal_bytes_max: 64 << 20,
             file_bytes_max: None,
             examine_bytes_max: 64 << 20,
+            guards: Guards::ALL,
         }
     }
 }

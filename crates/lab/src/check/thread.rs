@@ -10,7 +10,7 @@ use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::run::{Run, RunState};
 
 use super::property::{effects_wrong, unbalanced, wire_status};
-use super::turn::{ThreadView, TurnView};
+use super::turn::{ThreadView, TurnView, counting};
 use super::{History, Violation};
 use crate::task::{Conversation, Item, SolverCall, chat};
 
@@ -65,7 +65,8 @@ fn not_lost(thread: &ThreadView<'_>, turn: &TurnView<'_>) -> Vec<Violation> {
     if lost.is_empty() {
         return Vec::new();
     }
-    let text = format!("The turn was acknowledged, but {} is not in its thread.", lost.join(" and "));
+    let verb = if lost.len() > 1 { "are" } else { "is" };
+    let text = format!("The turn was acknowledged, but {} {verb} not in its thread.", lost.join(" and "));
     vec![turn.violation("P1", text)]
 }
 
@@ -229,11 +230,11 @@ fn versions_are_a_line(thread: &ThreadView<'_>) -> Vec<Violation> {
     Vec::new()
 }
 
-/// P5: each reply was computed on exactly the turns that the log holds before it. A summary replaces
-/// turns, so a thread is judged up to its first compaction.
+/// P5: each reply was computed on exactly the turns that the thread's state holds before it. A
+/// summary replaces turns, so a thread is judged up to its first compaction.
 fn context_is_true(thread: &ThreadView<'_>) -> Vec<Violation> {
     let mut shown = Conversation::default();
-    for event in thread.events {
+    for event in counting(thread.events) {
         match &event.body {
             EventBody::Compacted { .. } => break,
             EventBody::UserMessage { message } => shown.push_words(Item::User, message.joined_text()),

@@ -87,7 +87,7 @@ pub(super) struct ThreadView<'a> {
     pub(super) events: &'a [Event],
     pub(super) turns: Vec<TurnView<'a>>,
     runs_by_key: BTreeMap<&'a str, Vec<&'a Run>>,
-    /// How often the log has the message of each turn.
+    /// How often the thread's state has the message of each turn; what was taken back is not in it.
     messages: BTreeMap<usize, usize>,
     replies: BTreeMap<usize, Vec<String>>,
 }
@@ -120,7 +120,7 @@ impl<'a> ThreadView<'a> {
                 thread.runs_by_key.entry(&key.0).or_default().push(run);
             }
         }
-        for event in events {
+        for event in counting(events) {
             match &event.body {
                 EventBody::UserMessage { message } => {
                     if let Some(turn) = chat::turn_of(&message.joined_text()) {
@@ -144,12 +144,12 @@ impl<'a> ThreadView<'a> {
         self.runs_by_key.get(turn.key).map_or(&[], Vec::as_slice)
     }
 
-    /// How often this turn's message is in the log.
+    /// How often this turn's message is in the thread's state.
     pub(super) fn messages_of(&self, turn: usize) -> usize {
         self.messages.get(&turn).copied().unwrap_or_default()
     }
 
-    /// Replies in the log that answer this turn's message.
+    /// Replies in the thread's state that answer this turn's message.
     pub(super) fn replies_to(&self, turn: usize) -> &[String] {
         self.replies.get(&turn).map_or(&[], Vec::as_slice)
     }
@@ -157,4 +157,23 @@ impl<'a> ThreadView<'a> {
     pub(super) fn violation(&self, property: &'static str, text: impl Into<String>) -> Violation {
         Violation { property, thread: self.id.to_owned(), turn: String::new(), text: text.into() }
     }
+}
+
+/// The events of a log that count for the thread's state: each follows the one before it, and a
+/// `Rewound` the one that it goes back to. Numbers with a gap, which are another finding, do not
+/// disturb it.
+pub(super) fn counting(events: &[Event]) -> Vec<&Event> {
+    let mut way = Vec::with_capacity(events.len());
+    let mut n_before = events.len();
+    while let Some(event) = n_before.checked_sub(1).and_then(|idx| events.get(idx)) {
+        way.push(event);
+        n_before = match event.body {
+            EventBody::Rewound { to, .. } => {
+                events.partition_point(|other| other.seq <= to).min(n_before - 1)
+            }
+            _ => n_before - 1,
+        };
+    }
+    way.reverse();
+    way
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_core::journal::EventBody;
+use evenkeel_core::id::RunId;
+use evenkeel_core::journal::{Event, EventBody};
+use evenkeel_core::run::Run;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::check::{Entry, History, TaskEnd};
-use crate::live::{Measured, Sample};
+use crate::live::{Look, Measured, Sample};
 use crate::scenario::Scenario;
 
 /// Everything that is drawn. Times are seconds since the load began.
@@ -32,7 +34,27 @@ pub(crate) struct Charts {
     ages: Vec<(f64, f64, f64)>,
     /// Attempts without an answer, by class.
     retried: BTreeMap<String, u64>,
+    /// `task`, or `turn` of a chat.
+    unit: &'static str,
+    /// Time of what arrived in each second: median, 99th percentile and longest, where there is any.
+    quantiles: Vec<(f64, f64, f64, f64)>,
+    /// Each replica at each look.
+    replicas: BTreeMap<String, Vec<(f64, Look)>>,
+    /// The threads of a chat.
+    threads: Option<Threads>,
     notes: Vec<String>,
+}
+
+/// How the turns of a chat fell on its threads.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Threads {
+    n: usize,
+    /// Turns on the thread with the most.
+    turns_max: usize,
+    /// Turns that waited for the turn before them.
+    queued: usize,
+    /// The longest wait of a turn for its thread, in seconds.
+    queued_max_s: f64,
 }
 
 /// A fault or a gap on the time axis.
@@ -91,7 +113,11 @@ impl Charts {
             end_s,
             faults: faults(scenario, &measured.history),
             line: line(ends, &stays, end_s),
-            tasks: ends.iter().map(dot).collect(),
+            tasks: dots(ends),
+            unit: if scenario.is_chat() { "turn" } else { "task" },
+            quantiles: quantiles(ends),
+            replicas: replicas(&measured.samples),
+            threads: scenario.is_chat().then(|| threads(&measured.history, &stays)),
             calls: calls(measured, end_s),
             states: states(measured),
             outages: outages(&measured.router),
@@ -113,18 +139,82 @@ impl Charts {
     }
 }
 
+impl Charts {
+    /// What the load consists of: `task`, or `turn` of a chat.
+    pub(crate) fn unit(&self) -> &'static str {
+        self.unit
+    }
+}
+
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1_000.0
 }
+
+/// Dots that a page shows at most; of more, every so manieth, and those that did not succeed first.
+const N_DOTS: usize = 1_200;
+
+fn dots(ends: &[TaskEnd]) -> Vec<Dot> {
+    let failed = ends.iter().filter(|end| !end.ok).take(N_DOTS / 2);
+    let succeeded = ends.iter().filter(|end| end.ok);
+    let every = ends.len().div_ceil(N_DOTS).max(1);
+    failed.chain(succeeded.step_by(every)).map(dot).collect()
+}
+
+fn quantiles(ends: &[TaskEnd]) -> Vec<(f64, f64, f64, f64)> {
+    let mut by_second: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for end in ends {
+        if let Some(told) = end.told_ms {
+            let took_s = seconds(told.saturating_sub(end.asked_ms));
+            by_second.entry(end.asked_ms / 1_000).or_default().push(took_s);
+        }
+    }
+    let row = |(second, took): (u64, Vec<f64>)| {
+        let of = super::Latency::of(took);
+        (second as f64, of.p50, of.p99, of.max)
+    };
+    by_second.into_iter().map(row).collect()
+}
+
+fn replicas(samples: &[Sample]) -> BTreeMap<String, Vec<(f64, Look)>> {
+    let mut replicas: BTreeMap<String, Vec<(f64, Look)>> = BTreeMap::new();
+    for sample in samples {
+        for (name, look) in &sample.replicas {
+            replicas.entry(name.clone()).or_default().push((seconds(sample.t), *look));
+        }
+    }
+    replicas
+}
+
+fn threads(history: &History, stays: &[Stay]) -> Threads {
+    let mut threads = Threads::default();
+    for entry in &history.entries {
+        if let Entry::Log { runs, .. } = entry {
+            threads.n += 1;
+            threads.turns_max = threads.turns_max.max(runs.len());
+        }
+    }
+    let waits = stays.iter().filter(|stay| stay.place == Place::Queued).map(|stay| stay.to_s - stay.from_s);
+    for wait_s in waits.filter(|wait_s| *wait_s > QUEUED_S) {
+        threads.queued += 1;
+        threads.queued_max_s = threads.queued_max_s.max(wait_s);
+    }
+    threads
+}
+
+/// A claim that takes longer has waited for something.
+const QUEUED_S: f64 = 0.1;
 
 fn dot(end: &TaskEnd) -> Dot {
     let took_s = end.told_ms.map(|told| seconds(told.saturating_sub(end.asked_ms)));
     Dot { at_s: seconds(end.asked_ms), took_s, ok: end.ok, script: end.script.clone() }
 }
 
-/// Planned faults, but kills where they really happened.
+/// Faults whose instants are known only afterwards.
+const HAPPENED: [&str; 3] = ["kill", "restart", "rolling_restart"];
+
+/// Planned faults, but kills and restarts where they really happened.
 fn faults(scenario: &Scenario, history: &History) -> Vec<Span> {
-    let planned = scenario.faults.iter().filter(|fault| fault.kind() != "kill");
+    let planned = scenario.faults.iter().filter(|fault| !HAPPENED.contains(&fault.kind()));
     let mut spans: Vec<Span> = planned
         .flat_map(|fault| {
             let span = |(from_s, to_s)| Span {
@@ -139,8 +229,10 @@ fn faults(scenario: &Scenario, history: &History) -> Vec<Span> {
     let mut killed_s = None;
     for entry in &history.entries {
         match entry {
-            Entry::Fault { kind, on: true, t, .. } if kind == "kill" => killed_s = Some(seconds(*t)),
-            Entry::Fault { kind, on: false, t, target } if kind == "kill" => {
+            Entry::Fault { kind, on: true, t, .. } if HAPPENED.contains(&kind.as_str()) => {
+                killed_s = Some(seconds(*t))
+            }
+            Entry::Fault { kind, on: false, t, target } if HAPPENED.contains(&kind.as_str()) => {
                 let from_s = killed_s.take().unwrap_or_else(|| seconds(*t));
                 spans.push(Span { from_s, to_s: seconds(*t), target: target.clone(), kind: kind.clone() });
             }
@@ -154,25 +246,46 @@ fn faults(scenario: &Scenario, history: &History) -> Vec<Span> {
 fn stays(history: &History, began_wall_ms: u64) -> Vec<Stay> {
     let mut stays = Vec::new();
     for entry in &history.entries {
-        let Entry::Stored { run, events, .. } = entry else { continue };
-        let at_s = |wall: evenkeel_core::Wall| seconds(wall.ms().saturating_sub(began_wall_ms));
-        let (mut since_s, mut place) = (at_s(run.created_at), Place::Queued);
-        for event in events {
-            let next = match event.body {
-                EventBody::RunClaimed { .. } => Some(Place::Running),
-                EventBody::Parked { .. } => Some(Place::Parked),
-                EventBody::RunEnded { .. } => None,
-                _ => continue,
-            };
-            stays.push(Stay { from_s: since_s, to_s: at_s(event.at), place });
-            since_s = at_s(event.at);
-            match next {
-                Some(next) => place = next,
-                None => break,
+        match entry {
+            Entry::Stored { run, events, .. } => add_stays(&mut stays, run, events.iter(), began_wall_ms),
+            Entry::Log { runs, events, .. } => {
+                let mut own: BTreeMap<RunId, Vec<&Event>> = BTreeMap::new();
+                for event in events {
+                    own.entry(event.run).or_default().push(event);
+                }
+                for run in runs {
+                    let events = own.get(&run.id).into_iter().flatten().copied();
+                    add_stays(&mut stays, run, events, began_wall_ms);
+                }
             }
+            _ => {}
         }
     }
     stays
+}
+
+fn add_stays<'a>(
+    stays: &mut Vec<Stay>,
+    run: &Run,
+    events: impl Iterator<Item = &'a Event>,
+    began_wall_ms: u64,
+) {
+    let at_s = |wall: evenkeel_core::Wall| seconds(wall.ms().saturating_sub(began_wall_ms));
+    let (mut since_s, mut place) = (at_s(run.created_at), Place::Queued);
+    for event in events {
+        let next = match event.body {
+            EventBody::RunClaimed { .. } => Some(Place::Running),
+            EventBody::Parked { .. } => Some(Place::Parked),
+            EventBody::RunEnded { .. } => None,
+            _ => continue,
+        };
+        stays.push(Stay { from_s: since_s, to_s: at_s(event.at), place });
+        since_s = at_s(event.at);
+        match next {
+            Some(next) => place = next,
+            None => break,
+        }
+    }
 }
 
 fn line(ends: &[TaskEnd], stays: &[Stay], end_s: f64) -> Vec<Second> {
@@ -187,9 +300,9 @@ fn line(ends: &[TaskEnd], stays: &[Stay], end_s: f64) -> Vec<Second> {
             second.failed += u64::from(!end.ok);
         }
     }
-    for (idx, second) in line.iter_mut().enumerate() {
-        let now_s = idx as f64;
-        for stay in stays.iter().filter(|stay| (stay.from_s..stay.to_s).contains(&now_s)) {
+    for stay in stays {
+        let first = stay.from_s.ceil() as usize;
+        for second in line.iter_mut().take(stay.to_s.ceil() as usize).skip(first) {
             match stay.place {
                 Place::Queued => second.queued += 1,
                 Place::Running => second.running += 1,
@@ -282,7 +395,7 @@ fn ages(stays: &[Stay], end_s: f64) -> Vec<(f64, f64, f64)> {
 fn retried(history: &History) -> BTreeMap<String, u64> {
     let mut retried = BTreeMap::new();
     for entry in &history.entries {
-        let Entry::Stored { events, .. } = entry else { continue };
+        let (Entry::Stored { events, .. } | Entry::Log { events, .. }) = entry else { continue };
         for event in events {
             if let EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } =
                 &event.body

@@ -24,7 +24,7 @@ pub fn page(report: &Report, beside: Option<&Report>) -> anyhow::Result<String> 
 fn data(report: &Report) -> anyhow::Result<Value> {
     let mut data = serde_json::to_value(report).context("write the report's data")?;
     let goals = report.goals.iter().map(|goal| {
-        json!({"name": words(goal.name), "limit": limit(goal), "measured": measured(goal), "pass": goal.pass})
+        json!({"name": words(goal.name, report.unit()), "limit": limit(goal), "measured": measured(goal), "pass": goal.pass})
     });
     data["goals"] = goals.collect();
     data["about"] = report.about.clone().into();

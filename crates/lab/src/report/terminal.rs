@@ -84,20 +84,29 @@ pub fn table(report: &Report) -> String {
     let protect = report.protect.as_str();
     let _ = writeln!(
         text,
-        "\n{}  (seed {}, protection {protect}, {:.0} s)",
-        report.scenario, report.seed, report.wall_s
+        "\n{}  (seed {}, protection {protect}, {} over {}, {:.0} s)",
+        report.scenario,
+        report.seed,
+        plural(report.replicas, "replica"),
+        report.store,
+        report.wall_s
     );
     let _ = writeln!(text, "\n  {:<24}{:>12}{:>12}  verdict", "goal", "limit", "measured");
     for goal in &report.goals {
         let verdict = if goal.pass { "holds" } else { "MISSED" };
-        let _ =
-            writeln!(text, "  {:<24}{:>12}{:>12}  {verdict}", words(goal.name), limit(goal), measured(goal));
+        let _ = writeln!(
+            text,
+            "  {:<24}{:>12}{:>12}  {verdict}",
+            words(goal.name, report.unit()),
+            limit(goal),
+            measured(goal)
+        );
     }
-    let latency = report.latency_s;
+    let (latency, unit) = (report.latency_s, report.unit());
     let _ = writeln!(
         text,
         "\n  {} submitted, {} accepted, {} completed, {} failed, {} expired, {} lost, {} doubled\n  \
-         task time: median {:.1} s, p95 {:.1} s, p99 {:.1} s, max {:.1} s\n  \
+         {unit} time: median {:.1} s, p95 {:.1} s, p99 {:.1} s, max {:.1} s\n  \
          {} resumed, {} parked, {} attempts without an answer, {} calls to a provider that was down, {} writes fenced",
         counts.submitted,
         counts.accepted,
@@ -117,7 +126,7 @@ pub fn table(report: &Report) -> String {
         counts.fenced,
     );
     for end in report.ends.iter().filter(|end| !end.ok).take(5) {
-        let _ = writeln!(text, "  task {} ({}) did not succeed: {}", end.task, end.script, end.why);
+        let _ = writeln!(text, "  {unit} {} ({}) did not succeed: {}", end.task, end.script, end.why);
     }
     for violation in report.violations.iter().take(5) {
         let _ = writeln!(
@@ -134,18 +143,24 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-/// The goal's name for people.
-pub(crate) fn words(name: &str) -> &str {
+/// `1 replica`, `3 replicas`.
+fn plural(n: usize, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The goal's name for people. `unit` is what the load consists of: `task` or `turn`.
+pub(crate) fn words(name: &str, unit: &str) -> String {
     match name {
-        "success_min" => "tasks that succeed",
-        "p99_max_s" => "p99 task time",
-        "p99_over_base_max_s" => "p99 over fault-free",
-        "lost_max" => "tasks lost",
-        "doubled_max" => "tasks doubled",
-        "calls_while_down_max" => "calls while down",
-        "resumed_min" => "resumed after a kill",
-        "parked_min" => "runs parked",
-        other => other,
+        "success_min" => format!("{unit}s that succeed"),
+        "p99_max_s" => format!("p99 {unit} time"),
+        "p99_over_base_max_s" => "p99 over fault-free".to_owned(),
+        "lost_max" => format!("{unit}s lost"),
+        "doubled_max" => format!("{unit}s doubled"),
+        "calls_while_down_max" => "calls while down".to_owned(),
+        "resumed_min" => "resumed after a kill".to_owned(),
+        "parked_min" => "runs parked".to_owned(),
+        "fenced_min" => "writes fenced".to_owned(),
+        other => other.to_owned(),
     }
 }
 

@@ -11,7 +11,8 @@ use super::Context;
 use crate::record::{RunRow, ThreadRow};
 use crate::rows::Rowed;
 
-/// Which checks are on. Durable engines have no choice: they use [`Guards::ALL`].
+/// Which checks are on. Durable engines use [`Guards::ALL`], or [`Guards::PLAIN`] for the comparison
+/// of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guards {
     /// The fence's epoch must be the thread's.
@@ -20,13 +21,17 @@ pub struct Guards {
     pub version: bool,
     /// The run must be owned, and be the active one of its thread.
     pub status: bool,
+    /// A turn has its thread alone; see `plain`.
+    pub alone: bool,
 }
 
 impl Guards {
     /// Every check.
-    pub const ALL: Self = Self { epoch: true, version: true, status: true };
+    pub const ALL: Self = Self { epoch: true, version: true, status: true, alone: true };
     /// No check: only for proving that one of them alone does its work.
-    pub const NONE: Self = Self { epoch: false, version: false, status: false };
+    pub const NONE: Self = Self { epoch: false, version: false, status: false, alone: true };
+    /// As a platform without any protection: the last write wins.
+    pub const PLAIN: Self = Self { epoch: false, version: false, status: false, alone: false };
 
     fn admits(self, fence: &Fence, thread: &ThreadRow, run: &RunRow) -> bool {
         (!self.epoch || fence.epoch == thread.epoch)

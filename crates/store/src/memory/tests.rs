@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_core::journal::{EventBody, counting};
 use evenkeel_core::port::store::{Claim, Steal, Store, TurnCommitted, Written};
 use futures_util::FutureExt as _;
 
@@ -64,6 +65,32 @@ async fn the_version_alone_stops_a_turn_on_an_old_state() {
     let claim = stage.begin(stage.new_thread(), "hello", me).await;
     assert!(matches!(stage.finish(&claim, false).await, TurnCommitted::Done { version: 1, .. }));
     assert_eq!(stage.finish(&claim, false).await, TurnCommitted::VersionConflict);
+}
+
+/// What the lab compares with: a turn that began later and ended later takes the one beside it away.
+#[tokio::test]
+async fn without_protection_the_last_write_wins() {
+    let stage = stage(Guards::PLAIN);
+    let me = stage.replica().await;
+    let thread = stage.new_thread();
+    let first = stage.begin(thread, "one", me).await;
+    let second = stage.begin(thread, "two", me).await;
+    let texts = async || {
+        let events = stage.events(thread).await;
+        let messages = counting(&events).into_iter().filter_map(|event| match &event.body {
+            EventBody::UserMessage { message } => Some(message.joined_text()),
+            _ => None,
+        });
+        messages.collect::<Vec<_>>()
+    };
+    assert_eq!(texts().await, ["two"], "the second turn reads a state without the first");
+    assert!(matches!(stage.finish(&first, false).await, TurnCommitted::Done { version: 1, .. }));
+    assert_eq!(texts().await, ["one"]);
+    assert!(matches!(stage.finish(&second, false).await, TurnCommitted::Done { version: 2, .. }));
+    assert_eq!(texts().await, ["two"], "the first turn is lost");
+    let third = stage.begin(thread, "three", me).await;
+    assert!(matches!(stage.finish(&third, false).await, TurnCommitted::Done { version: 3, .. }));
+    assert_eq!(texts().await, ["two", "three"]);
 }
 
 /// A suite that passes without the checks would prove nothing about them.

@@ -25,7 +25,6 @@ use super::queue::Job;
 use super::rows::SqliteRows;
 use super::wal::WalWatch;
 use super::{Commit, Shared, SqliteOptions};
-use crate::Guards;
 use crate::decide::{self, Context};
 use crate::record::Replicas;
 use crate::rows::{Fault, Rowed};
@@ -168,7 +167,7 @@ impl Writer {
     fn decide(&mut self, job: &Job) -> Rowed<Reply> {
         let mut rows = SqliteRows::new(&self.conn);
         let replicas = &mut self.replicas;
-        let mut ctx = Context { rows: &mut rows, replicas, now: job.now, guards: Guards::ALL };
+        let mut ctx = Context { rows: &mut rows, replicas, now: job.now, guards: self.options.guards };
         self.shared.shielded(|| decide::apply(&mut ctx, &job.op))
     }
 

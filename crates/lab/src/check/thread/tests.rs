@@ -216,29 +216,27 @@ fn p1_the_last_turn_is_gone() {
 #[test]
 fn p1_another_write_won_over_an_acknowledged_turn() {
     let found = check_planted("P1", |history| {
-        // The state of turn 2 was written over that of turn 1, by a run that had not read it.
-        let (runs, events) = log(history);
-        let (lost, last) = (runs[1].id, runs[2].id);
-        events.retain(|event| event.run != lost);
+        // Turn 2 was computed on the state before turn 1, and its write took turn 1 back.
+        let (_, events) = log(history);
+        let rewound = EventBody::Rewound { to: 4, cause: "overwritten".to_owned() };
+        let at = events[8].clone();
+        events.insert(8, Event { body: rewound, ..at });
+        renumber(events);
         let mut shown = Conversation::default();
-        for event in events.iter_mut() {
-            match &mut event.body {
+        for event in &events[..4] {
+            match &event.body {
                 EventBody::UserMessage { message } => shown.push_words(Item::User, message.joined_text()),
-                EventBody::AssistantMessage { message, .. } if event.run == last => {
-                    *message = Message::text("a2", Role::Assistant, reply(2, &shown));
-                }
                 EventBody::AssistantMessage { message, .. } => {
                     shown.push_words(Item::Assistant, message.joined_text());
                 }
                 _ => {}
             }
         }
+        shown.push_words(Item::User, chat::ask(2, 10));
         let words = reply(2, &shown);
-        renumber(events);
-        runs[1].version = None;
-        runs[1].usage = Usage::default();
-        runs[2].version = Some(2);
-        *version(history) = 2;
+        if let EventBody::AssistantMessage { message, .. } = &mut events[11].body {
+            *message = Message::text("a2", Role::Assistant, words.clone());
+        }
         for entry in &mut history.entries {
             match entry {
                 Entry::Ok { task: 2, reply, .. } => *reply = Some(words.clone()),
@@ -247,7 +245,7 @@ fn p1_another_write_won_over_an_acknowledged_turn() {
             }
         }
     });
-    assert_eq!(found.counts.lost, 1);
+    assert_eq!((found.counts.lost, found.counts.completed), (1, 4));
     assert_eq!(found.violations[0].turn, "turn 1");
 }
 
