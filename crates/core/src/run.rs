@@ -313,4 +313,7 @@ pub struct Attempt {
     pub cause: Option<String>,
     /// Tokens spent by this attempt, wasted or not.
     pub usage: Usage,
+    /// What they cost in millionths of a US dollar, where the deployment has a price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_micro_usd: Option<u64>,
 }

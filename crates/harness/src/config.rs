@@ -2,20 +2,9 @@
 
 use std::time::Duration;
 
+use evenkeel_core::control::Protect;
 use evenkeel_core::control::lease::LeaseTimes;
 use serde::{Deserialize, Serialize};
-
-/// How much of the protection is on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protect {
-    /// Everything: resume after a crash, park through an outage.
-    #[default]
-    Full,
-    /// Nothing, for comparison in the lab: a run that was stolen fails, and so does a run whose
-    /// model call did not succeed at once.
-    None,
-}
 
 /// Settings of the harness. Counts of slots come with [`crate::HarnessSlots`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

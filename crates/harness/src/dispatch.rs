@@ -249,9 +249,7 @@ impl Dispatch {
                 Some((next, Source::Fresh, signal))
             }
             Left::Parked { route, fails_at } => {
-                if let Some(at) = fails_at {
-                    state.fails_at.insert((at, run), route.clone());
-                }
+                state.fails_at.insert((fails_at, run), route.clone());
                 let n = state.parked.get(&route).copied().unwrap_or(0) + 1;
                 drop(state);
                 self.parked(&route, n);

@@ -32,5 +32,5 @@ mod dispatch;
 mod host;
 mod run;
 
-pub use config::{CompactConfig, HarnessConfig, Protect};
+pub use config::{CompactConfig, HarnessConfig};
 pub use harness::{Harness, HarnessSlots, HarnessStats, Parts};

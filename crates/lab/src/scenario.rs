@@ -14,10 +14,11 @@ mod topology;
 
 use evenkeel_model::config::DeploymentLimits;
 use evenkeel_server::config::Limits;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 pub use chat::{Chat, Door};
 pub use embedded::{Listed, list};
+pub use evenkeel_core::control::Protect;
 pub use fault::{Action, Link, PlannedFault, Target};
 pub use read::{find, parse};
 pub use topology::{StoreChoice, StoreKind, Topology};
@@ -52,28 +53,6 @@ pub struct Scenario {
     pub faults: Vec<PlannedFault>,
     /// What must hold.
     pub goals: Goals,
-}
-
-/// Whether the product protects what runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protect {
-    /// As it is.
-    #[default]
-    Full,
-    /// As a plain platform: no breaker, failover, parking or resume.
-    None,
-}
-
-impl Protect {
-    /// The word in files and reports.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::None => "none",
-        }
-    }
 }
 
 /// The load: an open loop, which does not wait for the product.

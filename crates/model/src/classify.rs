@@ -174,7 +174,14 @@ pub fn response(status: u16, headers: &HeaderMap, body: &[u8], extra: &[String],
     let shown = error.and_then(message_of).unwrap_or_else(|| excerpt(body));
     let facts = facts(Some(status), error, &shown);
     let mut failure = judge(&facts, extra);
-    failure.cause = format!("HTTP {status}: {}", shorten(&shown));
+    let is_page = content_type(headers).contains("html");
+    failure.cause = match headers.get(http::header::LOCATION).and_then(|value| value.to_str().ok()) {
+        Some(to) if (300..400).contains(&status) => {
+            format!("HTTP {status}: a redirect to {}; {CHECK_BASE_URL}", shorten(to))
+        }
+        _ if is_page => format!("HTTP {status} with a web page: {}; {CHECK_BASE_URL}", shorten(&shown)),
+        _ => format!("HTTP {status}: {}", shorten(&shown)),
+    };
     failure.retry_after = retry_after(headers, now).or_else(|| Hints::read(headers, now).exhausted_until());
     match headers.get("x-should-retry").and_then(|value| value.to_str().ok()) {
         Some("true") if failure.class == Class::BadRequest => {
@@ -210,7 +217,16 @@ pub fn in_stream(error: &Value, extra: &[String]) -> Failure {
 /// A `200` that is neither a stream nor JSON: a gateway in between.
 #[must_use]
 pub fn not_an_answer(content_type: &str) -> Failure {
-    Failure::new(Class::Transient, format!("the response is {content_type:?}, neither a stream nor JSON"))
+    let cause = format!("the response is {content_type:?}, neither a stream nor JSON; {CHECK_BASE_URL}");
+    Failure::new(Class::Transient, cause)
+}
+
+/// For answers that no provider's API gives.
+const CHECK_BASE_URL: &str = "check the provider's base_url";
+
+fn content_type(headers: &HeaderMap) -> String {
+    let value = headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().to_lowercase()
 }
 
 fn judge(facts: &Facts, extra: &[String]) -> Failure {

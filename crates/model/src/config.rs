@@ -10,6 +10,8 @@ mod span;
 
 use std::collections::BTreeMap;
 
+use evenkeel_core::control::Protect;
+use evenkeel_core::message::Usage;
 use serde::{Deserialize, Serialize};
 
 pub use keys::ProviderKeys;
@@ -144,6 +146,25 @@ pub struct Price {
     pub output: f64,
 }
 
+impl Price {
+    /// What these tokens cost in millionths of a US dollar: tokens times USD per million tokens.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "tokens of one attempt are far below 2^53, prices are not negative"
+    )]
+    pub fn micro_usd(&self, usage: Usage) -> u64 {
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let fresh = usage.input_tokens - cached;
+        let cost = fresh as f64 * self.input
+            + cached as f64 * self.cached_input.unwrap_or(self.input)
+            + usage.output_tokens as f64 * self.output;
+        cost.round() as u64
+    }
+}
+
 /// One route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,18 +217,6 @@ pub enum Midstream {
     Redo,
     /// The call fails over nowhere: it parks or fails.
     Fail,
-}
-
-/// Whether the router protects calls at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protect {
-    /// Everything on this page.
-    #[default]
-    Full,
-    /// What a plain platform has: the first deployment and two retries, as the SDKs do. For the
-    /// lab's comparison.
-    None,
 }
 
 /// Constants of the router, all with defaults.

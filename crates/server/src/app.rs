@@ -17,6 +17,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use evenkeel_core::control::Protect;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::model::Model;
 use evenkeel_core::port::store::{Store, StoreClient};
@@ -38,7 +39,7 @@ pub use running::Running;
 pub(crate) use shared::Shared;
 pub use slots::ComponentSlots;
 
-use crate::config::{Config, Protect, Role, StoreEngine};
+use crate::config::{Config, Role, StoreEngine};
 use crate::stream::Hub;
 use crate::telemetry::{Exporter, Metrics};
 
@@ -94,7 +95,7 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
 
         let mut router_config = config.router.clone();
         if config.protect == Protect::None {
-            router_config.router.protect = evenkeel_model::config::Protect::None;
+            router_config.router.protect = Protect::None;
         }
         let router = Router::start(&env.part("router"), router_config, keys)?;
         tracing::info!(
@@ -213,10 +214,7 @@ fn harness_config(config: &Config, listening: SocketAddr) -> HarnessConfig {
         beat_every_ms: ms(replica.beat_every),
         lease_ttl_ms: ms(replica.lease_ttl),
         fence_after_ms: ms(replica.fence_after),
-        protect: match config.protect {
-            Protect::Full => evenkeel_harness::Protect::Full,
-            Protect::None => evenkeel_harness::Protect::None,
-        },
+        protect: config.protect,
         ..HarnessConfig::default()
     }
 }

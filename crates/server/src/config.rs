@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use evenkeel_core::agent::Agent;
+use evenkeel_core::control::Protect;
 use evenkeel_core::{Code, Error, Origin};
 use evenkeel_model::{ProviderKeys, RouterConfig};
 use evenkeel_sandbox::SandboxConfig;
@@ -26,8 +27,8 @@ pub use limits::{ApiLimits, DurationText, GatewayLimits, HarnessLimits, Limits, 
 pub use overlay::{Environment, Overrides};
 pub use replicas::{GatewaySection, ReplicaSection};
 pub use sections::{
-    AssistantSection, AuthMode, AuthSection, KeySection, Protect, Role, ServerSection, StoreEngine,
-    TelemetrySection, WorkspacesSection,
+    AssistantSection, AuthMode, AuthSection, KeySection, Role, ServerSection, StoreEngine, TelemetrySection,
+    WorkspacesSection,
 };
 
 /// The whole configuration, with every default filled in.

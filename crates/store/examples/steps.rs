@@ -99,6 +99,7 @@ fn operations(run: RunId, step: u32) -> [Vec<NewEvent>; 3] {
         outcome: "ok".to_owned(),
         cause: None,
         usage,
+        cost_micro_usd: None,
     };
     let reply =
         EventBody::AssistantMessage { message, attempts: vec![attempt], finish: "tool_calls".to_owned() };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -138,6 +139,8 @@ pub struct RouteFacts {
     pub context_tokens: u64,
     /// Learnt bytes per token of the first tier.
     pub bytes_per_token: f64,
+    /// How long a durable run may wait for the route in all.
+    pub park_max: Duration,
 }
 
 /// The model router as the harness sees it.

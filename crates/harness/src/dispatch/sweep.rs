@@ -92,7 +92,7 @@ impl Dispatch {
         }
     }
 
-    /// Wakes interactive turns whose park is over; each then ends with the cause.
+    /// Wakes runs whose park is over; each then ends with the cause.
     async fn fail_waiting(&self) {
         for (route, n) in self.take_due() {
             self.wake_without_permit(&route, n).await;

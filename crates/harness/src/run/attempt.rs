@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_core::control::Protect;
 use evenkeel_core::id::{CallId, MessageId, RunId, ThreadId};
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::message::{Block, Message, Role};
 use evenkeel_core::port::feed::{Feed, Provisional};
 use evenkeel_core::port::model::{ModelOutcome, ModelReply, ModelRequest, Progress, Purpose};
 use evenkeel_core::port::store::Park;
-use evenkeel_core::run::{Attempt, Class, WaitReason};
+use evenkeel_core::run::{Attempt, WaitReason};
 use evenkeel_core::{Code, Error, Wall};
 
 use super::commit::Stop;
@@ -16,7 +17,6 @@ use super::drive::{Driver, Left};
 use super::prompt;
 use super::state::{NOTE_MALFORMED, NOTE_TOO_LONG};
 use super::step::{Ending, provider_unavailable};
-use crate::config::Protect;
 
 /// The `finish` of text that a cancel cut off; kept so that what was shown is not lost.
 const FINISH_CANCELLED: &str = "cancelled";
@@ -165,7 +165,7 @@ impl Driver {
         let since = self.journal.view.parked_since;
         let now = self.host.now();
         let fails_at = self.park_ends_at(since.unwrap_or(now));
-        if self.host.config.protect == Protect::None || fails_at.is_some_and(|at| now >= at) {
+        if self.host.config.protect == Protect::None || now >= fails_at {
             let error = provider_unavailable(reason);
             return self.end(Ending::failed(error)).await.map(Some);
         }
@@ -184,10 +184,10 @@ impl Driver {
         Ok(Some(Left::Parked { route, fails_at }))
     }
 
-    /// An interactive turn waits a few seconds; durable work as long as its deadline allows.
-    fn park_ends_at(&self, since: Wall) -> Option<Wall> {
-        let wait = std::time::Duration::from_millis(self.rules.interactive_park_ms);
-        (self.rules.class == Class::Interactive).then(|| since.after(wait).min(self.rules.until()))
+    /// An interactive turn waits a few seconds, durable work as long as its route allows; neither
+    /// beyond its deadline.
+    fn park_ends_at(&self, since: Wall) -> Wall {
+        since.after(self.rules.park_max).min(self.rules.until())
     }
 
     /// The text that was shown before a cancel stays in the thread, marked.

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_core::agent::Agent;
+use evenkeel_core::control::Protect;
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::message::ToolSpec;
 use evenkeel_core::port::model::{Permit, RouteFacts};
 use evenkeel_core::port::store::Claim;
 use evenkeel_core::port::tools::{Prepared, Tools};
 use evenkeel_core::port::workspace::Workspaces;
-use evenkeel_core::run::Repository;
+use evenkeel_core::run::{Class, Repository};
 use evenkeel_core::{Code, Error, Origin, Wall};
 use futures_util::FutureExt;
 use tokio::sync::watch;
@@ -22,7 +23,6 @@ use tokio::sync::watch;
 use super::commit::{Journal, Stop, TurnEnd};
 use super::step::{Action, Ending, Moment, Rules, next, time_is_up};
 use crate::compact::estimate;
-use crate::config::Protect;
 use crate::host::Host;
 
 /// What a run is told from outside while it is driven.
@@ -60,7 +60,7 @@ pub(crate) enum Left {
         /// On which route.
         route: String,
         /// When it fails if nothing came: an interactive turn.
-        fails_at: Option<Wall>,
+        fails_at: Wall,
     },
     /// It is queued again.
     Released,
@@ -156,13 +156,18 @@ impl Driver {
         let spec = &claim.run.spec;
         let agent = host.parts.agents.get(&spec.assistant).cloned().unwrap_or_else(|| unknown_agent(claim));
         let wall = std::time::Duration::from_millis(spec.limits.wall_ms_max);
+        let park_max = match spec.class {
+            Class::Interactive => std::time::Duration::from_millis(host.config.interactive_park_ms),
+            // A route that is not known ends the run before it could wait.
+            Class::Batch => host.parts.model.route(&agent.route).map_or(wall, |facts| facts.park_max),
+        };
         let rules = Rules {
             limits: spec.limits.clone(),
             class: spec.class,
             deadline: spec.deadline,
             wall_until: claim.run.created_at.after(wall),
             has_tools: false,
-            interactive_park_ms: host.config.interactive_park_ms,
+            park_max,
         };
         Self {
             host,

@@ -4,6 +4,8 @@
 //! answered is honoured before limits are looked at, so a run that just finished is not expired.
 //! Limits are looked at before money is spent.
 
+use std::time::Duration;
+
 use evenkeel_core::agent::RunLimits;
 use evenkeel_core::run::{Class, RunState};
 use evenkeel_core::{Code, Error, Origin, Wall};
@@ -32,7 +34,8 @@ pub(crate) struct Rules {
     pub(crate) wall_until: Wall,
     /// Whether the model is offered tools: a cut answer is then no end.
     pub(crate) has_tools: bool,
-    pub(crate) interactive_park_ms: u64,
+    /// How long the run may wait for a model in all.
+    pub(crate) park_max: Duration,
 }
 
 /// What the driver knows beyond the journal at this moment.
@@ -194,9 +197,9 @@ pub(crate) fn time_is_up(rules: &Rules, now: Wall) -> Option<Ending> {
 
 fn waited_too_long(view: &View, rules: &Rules, moment: Moment, now: Wall) -> Option<Ending> {
     let since = view.parked_since?;
-    let waited = now.since(since).as_millis() >= u128::from(rules.interactive_park_ms);
-    (rules.class == Class::Interactive && waited && !moment.permit).then(|| {
-        Ending::failed(provider_unavailable("No deployment of the route answered while the turn waited."))
+    let waited = now.since(since) >= rules.park_max;
+    (waited && !moment.permit).then(|| {
+        Ending::failed(provider_unavailable("No deployment of the route answered while the run waited."))
     })
 }
 

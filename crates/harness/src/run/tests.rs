@@ -1,5 +1,7 @@
 //! Decisions as tables: what comes next, how an effect is settled, how a history is repaired.
 
+use std::time::Duration;
+
 use evenkeel_core::Wall;
 use evenkeel_core::agent::RunLimits;
 use evenkeel_core::id::{EffectId, RunId, SnapshotId};
@@ -105,7 +107,7 @@ fn check(bodies: Vec<EventBody>, expected: Expect) {
         deadline: Wall(100_000),
         wall_until: Wall(90_000),
         has_tools: true,
-        interactive_park_ms: 5_000,
+        park_max: Duration::from_secs(5),
     };
     let moment = Moment { estimate: 10, threshold: 100, permit: false };
     let said = |now| match next(&view(bodies.clone()), &rules, moment, Wall(now)) {

@@ -1,5 +1,7 @@
 //! A context that outgrows the window: what is kept, what stands for the rest, and when it fails.
 
+use std::time::Duration;
+
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::port::model::{ModelRequest, RouteFacts};
 use evenkeel_core::run::Run;
@@ -12,7 +14,8 @@ const SUMMARY: &str = "The files were read; the answer is near.";
 
 /// A window in which a handful of long results fit.
 fn small_window(model: &mut TestModel) {
-    model.facts = RouteFacts { context_tokens: 12_000, bytes_per_token: 4.0 };
+    model.facts =
+        RouteFacts { context_tokens: 12_000, bytes_per_token: 4.0, park_max: Duration::from_secs(600) };
     model.usage = evenkeel_core::message::Usage { estimated: true, ..model.usage };
 }
 

@@ -4,10 +4,11 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use evenkeel_core::control::Protect;
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::port::model::{ModelRequest, RouteFacts};
 use evenkeel_core::run::{Run, RunState};
-use evenkeel_harness::{HarnessConfig, Protect};
+use evenkeel_harness::HarnessConfig;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -58,7 +59,8 @@ struct Outcome {
 }
 
 fn small_window(model: &mut TestModel) {
-    model.facts = RouteFacts { context_tokens: 6_000, bytes_per_token: 4.0 };
+    model.facts =
+        RouteFacts { context_tokens: 6_000, bytes_per_token: 4.0, park_max: Duration::from_secs(600) };
     model.usage.estimated = true;
 }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use evenkeel_core::control::Protect;
 use evenkeel_core::run::{Class, RunSpec, RunState};
-use evenkeel_harness::{HarnessConfig, Protect};
+use evenkeel_harness::HarnessConfig;
 use serde_json::json;
 
 use super::lab::{Bench, Setup, end_of, in_time, is_waiting};
-use super::world::{Fail, Say};
+use super::world::{Fail, Say, TestModel};
 
 #[test]
 fn parked_runs_hold_no_slot_and_each_permit_wakes_one() {
@@ -90,6 +91,21 @@ fn an_interactive_turn_waits_five_seconds_and_then_fails_with_the_cause() {
         assert!((5_000..6_000).contains(&waited.as_millis()), "{waited:?}");
         assert_eq!(process.model.n_calls(), 1, "the end costs no call");
         bench.assert_sound(thread).await;
+    });
+}
+
+/// A durable run waits as long as its route allows, and is then told why nothing came.
+#[test]
+fn a_parked_run_fails_when_its_route_allows_no_more() {
+    in_time(async {
+        let bench = Bench::new(25);
+        let tune: fn(&mut TestModel) = |model| model.facts.park_max = Duration::from_secs(20);
+        let _process = bench.start_with(Setup { tune, ..Setup::default() }, |_| Say::Park);
+        let begun = bench.env.wall();
+        let run = bench.admit(bench.new_thread(), bench.spec("chat", "go")).await;
+        assert_eq!(end_of(&bench.ended(run).await), "failed provider-unavailable");
+        let waited = bench.env.wall().since(begun);
+        assert!((Duration::from_secs(20)..Duration::from_secs(25)).contains(&waited), "{waited:?}");
     });
 }
 

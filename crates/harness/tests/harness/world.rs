@@ -327,7 +327,11 @@ impl TestModel {
             script: Box::new(script),
             points,
             requests: Mutex::default(),
-            facts: RouteFacts { context_tokens: 100_000, bytes_per_token: 4.0 },
+            facts: RouteFacts {
+                context_tokens: 100_000,
+                bytes_per_token: 4.0,
+                park_max: Duration::from_secs(600),
+            },
             latency: Duration::from_millis(100),
             parked: Mutex::default(),
             permits: Mutex::default(),
@@ -390,6 +394,7 @@ impl TestModel {
             outcome: outcome.to_owned(),
             cause: None,
             usage: self.usage,
+            cost_micro_usd: None,
         }
     }
 }

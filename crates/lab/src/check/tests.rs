@@ -177,6 +177,7 @@ fn attempt(outcome: &str) -> Attempt {
         outcome: outcome.to_owned(),
         cause: None,
         usage: Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() },
+        cost_micro_usd: None,
     }
 }
 

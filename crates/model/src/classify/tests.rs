@@ -4,7 +4,7 @@ use evenkeel_core::Wall;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
 
-use super::{Class, Hints, in_stream, response, retry_after};
+use super::{Class, Hints, in_stream, not_an_answer, response, retry_after};
 
 const NOW: Wall = Wall(1_700_000_000_000);
 
@@ -148,4 +148,21 @@ fn the_provider_may_ask_for_or_against_a_retry() {
     let failure = response(400, &headers(&[("x-should-retry", "true")]), b"", &[], NOW);
     assert_eq!(failure.class, Class::Transient);
     assert!(response(500, &headers(&[("x-should-retry", "false")]), b"", &[], NOW).no_retry);
+}
+
+#[test]
+fn what_no_api_answers_points_to_the_address() {
+    let moved = headers(&[("location", "https://example.com/login")]);
+    let page = headers(&[("content-type", "text/html; charset=utf-8")]);
+    let cases = [
+        (response(302, &moved, b"", &[], NOW), "HTTP 302: a redirect to https://example.com/login; "),
+        (response(404, &page, b"<h1>Nothing here</h1>", &[], NOW), "HTTP 404 with a web page: <h1>Nothing"),
+        (not_an_answer("text/html"), "the response is \"text/html\", neither a stream nor JSON; "),
+    ];
+    for (failure, cause) in cases {
+        assert!(failure.cause.starts_with(cause), "{}", failure.cause);
+        assert!(failure.cause.ends_with("check the provider's base_url"), "{}", failure.cause);
+    }
+    let ordinary = response(404, &HeaderMap::new(), b"{}", &[], NOW);
+    assert!(!ordinary.cause.contains("base_url"), "{}", ordinary.cause);
 }

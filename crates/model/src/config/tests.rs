@@ -1,6 +1,7 @@
 use evenkeel_core::Code;
+use evenkeel_core::message::Usage;
 
-use super::{ProviderKeys, RouterConfig, Span};
+use super::{Price, ProviderKeys, RouterConfig, Span};
 
 fn config(json: serde_json::Value) -> RouterConfig {
     serde_json::from_value(json).unwrap()
@@ -81,4 +82,13 @@ fn keys_are_named_never_written() {
     assert_eq!(read("file:/nonexistent"), Err(Code::KeyMissing));
     assert_eq!(read("test:k"), Ok(1));
     assert_eq!(read("sk-literal"), Err(Code::ConfigInvalid));
+}
+
+#[test]
+fn a_price_counts_cached_input_apart() {
+    let usage = Usage { input_tokens: 1_000, cached_input_tokens: 400, output_tokens: 100, estimated: false };
+    let price = Price { input: 3.0, cached_input: Some(0.3), output: 15.0 };
+    assert_eq!(price.micro_usd(usage), 600 * 3 + 120 + 1_500);
+    assert_eq!(Price { cached_input: None, ..price }.micro_usd(usage), 1_000 * 3 + 1_500);
+    assert_eq!(price.micro_usd(Usage::default()), 0);
 }

@@ -325,6 +325,7 @@ impl Running<'_> {
             outcome: result.as_ref().err().map_or("ok", |failure| failure.class.as_str()).to_owned(),
             cause: result.as_ref().err().map(|failure| failure.cause.clone()),
             usage,
+            cost_micro_usd: self.lane.price.map(|price| price.micro_usd(usage)),
         };
         Made { attempt: self.start.attempt, record, result, usage }
     }

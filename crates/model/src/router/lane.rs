@@ -128,6 +128,8 @@ pub(super) struct Counters {
     pub(super) first_content: Summary,
     /// Tokens of complete answers.
     pub(super) usage: Usage,
+    /// What all attempts cost, in millionths of a US dollar.
+    pub(super) cost_micro_usd: u64,
     /// The last results: whether each was refused as malformed.
     pub(super) refusals: VecDeque<bool>,
 }

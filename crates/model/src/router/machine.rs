@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use evenkeel_core::control::Protect;
 use evenkeel_core::control::breaker::{Phase, Reason, Transition};
 use evenkeel_core::control::budget::RetryBudget;
 use evenkeel_core::control::limiter::FairQueue;
@@ -30,7 +31,6 @@ use super::call::{Call, State};
 use super::event::{Action, AttemptKey, CallKey, Event, PermitKey, Place};
 use super::lane::{Lane, Prober, Silence};
 use super::plan::Plan;
-use crate::config::Protect;
 
 /// Why the machine wants to be woken at some instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -69,6 +69,7 @@ impl Machine {
             return;
         };
         *self.verdicts.entry("done").or_default() += 1;
+        self.pay(lane_idx, usage);
         let lane = &mut self.lanes[lane_idx];
         lane.n_throttled = 0;
         lane.learn_tokens(call.arrival.input_bytes, usage);
@@ -98,6 +99,7 @@ impl Machine {
         let Some((lane_idx, flight)) = self.end_flight(now, attempt, used) else {
             return;
         };
+        self.pay(lane_idx, usage);
         let is_refusal = failure.class == Class::BadRequest;
         self.lanes[lane_idx].count(failure.class.as_str(), is_refusal);
         if flight.has_content {
@@ -132,6 +134,13 @@ impl Machine {
         };
         note_failure(call, failure, lane, window);
         true
+    }
+
+    /// Adds what tokens cost to the lane's account, if it has a price.
+    pub(super) fn pay(&mut self, lane: usize, usage: Usage) {
+        if let Some(price) = &self.plan.lanes[lane].price {
+            self.lanes[lane].counters.cost_micro_usd += price.micro_usd(usage);
+        }
     }
 
     /// An attempt that was stopped because its caller's time is over says nothing of its lane.

@@ -10,7 +10,8 @@ use evenkeel_core::{Code, Error, Origin};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::config::{
-    DeploymentConfig, DeploymentLimits, Midstream, ProviderKeys, RouteConfig, RouterConfig, RouterSettings,
+    DeploymentConfig, DeploymentLimits, Midstream, Price, ProviderKeys, RouteConfig, RouterConfig,
+    RouterSettings,
 };
 use crate::provider::{Target, call_uri};
 
@@ -33,6 +34,8 @@ pub struct LanePlan {
     pub context_tokens: u64,
     /// Whether the model thinks long before its first content.
     pub reasoning: bool,
+    /// What it costs.
+    pub price: Option<Price>,
     /// Further texts that mean "context too long".
     pub context_too_long: Vec<String>,
     /// Whom the shell asks.
@@ -46,6 +49,8 @@ pub struct RoutePlan {
     pub name: String,
     /// Lanes by tier.
     pub tiers: Vec<Vec<usize>>,
+    /// How long a durable run may be parked here in all.
+    pub park_max: Duration,
     /// How long an interactive call waits here.
     pub interactive_max: Duration,
     /// What happens when a stream breaks after content.
@@ -156,6 +161,7 @@ fn lanes_of(
         limits: deployment.limits,
         context_tokens: deployment.context_tokens,
         reasoning: deployment.reasoning,
+        price: deployment.price,
         context_too_long: provider.context_too_long.clone(),
         target: Target {
             kind: provider.kind,
@@ -191,6 +197,7 @@ fn route_plan(name: &str, route: &RouteConfig, lanes: &[LanePlan]) -> RoutePlan 
     RoutePlan {
         name: name.to_owned(),
         tiers: route.tiers.iter().map(of_tier).collect(),
+        park_max: route.park.max.0,
         interactive_max: route.park.interactive_max.0,
         midstream: route.midstream,
         fallback: route.fallback,

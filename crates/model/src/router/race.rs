@@ -18,6 +18,7 @@
 use std::time::Duration;
 
 use evenkeel_core::control::breaker::{Failure as BreakerFailure, Phase};
+use evenkeel_core::message::Usage;
 use evenkeel_core::{Generator, Mono};
 
 use super::call::State;
@@ -123,6 +124,7 @@ impl Machine {
         }
         self.end_flight(now, loser, flight.tokens);
         self.lanes[lane].count(Class::Overtaken.as_str(), false);
+        self.pay(lane, Usage { input_tokens: flight.tokens, ..Usage::default() });
         if was_first {
             let failure =
                 Failure { weight: 1.0, ..Failure::new(Class::Overtaken, "another attempt was sooner") };

@@ -99,6 +99,7 @@ impl Machine {
             input_tokens: lane.counters.usage.input_tokens,
             cached_input_tokens: lane.counters.usage.cached_input_tokens,
             output_tokens: lane.counters.usage.output_tokens,
+            cost_micro_usd: lane.counters.cost_micro_usd,
             refusals_alarm: lane.refusals_alarm(),
         }
     }

@@ -142,6 +142,7 @@ impl Model for Router {
         Some(RouteFacts {
             context_tokens: windows.min()?,
             bytes_per_token: bytes_per_token.min_by(f64::total_cmp)?,
+            park_max: self.shared.plan.routes[idx].park_max,
         })
     }
 

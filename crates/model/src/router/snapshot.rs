@@ -82,6 +82,8 @@ pub struct DeploymentSnapshot {
     pub cached_input_tokens: u64,
     /// Tokens of complete answers: output.
     pub output_tokens: u64,
+    /// What all attempts cost in millionths of a US dollar, wasted or not; 0 without a price.
+    pub cost_micro_usd: u64,
     /// More than half of the last calls were refused as malformed: something is wrong with this
     /// deployment or with what we send to it.
     pub refusals_alarm: bool,

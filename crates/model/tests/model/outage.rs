@@ -628,7 +628,7 @@ fn drained_deployments_get_nothing_until_enabled() {
 #[test]
 fn without_protection_most_tasks_are_lost() {
     let mut plain = single();
-    plain.router.protect = evenkeel_model::config::Protect::None;
+    plain.router.protect = evenkeel_core::control::Protect::None;
     let mut world = World::new(
         &plain,
         1,

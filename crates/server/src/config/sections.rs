@@ -267,14 +267,3 @@ impl Default for TelemetrySection {
         Self { otlp_endpoint: None, log: "info".to_owned() }
     }
 }
-
-/// `protect`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protect {
-    /// Retries, failover, breakers, parking, resume.
-    #[default]
-    Full,
-    /// One try for each model call, no failover, no parking: the comparison of the lab.
-    None,
-}

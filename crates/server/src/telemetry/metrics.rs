@@ -182,6 +182,19 @@ impl Page {
             [row("yes", d.hedges_won), row("no", d.hedges - d.hedges_won)]
         });
         self.family("model_hedges", "counter", "Second attempts beside a late first one", hedges);
+        let tokens = deployments().flat_map(|(name, d)| {
+            let row = |kind, n| (vec![("deployment", name.as_str()), ("kind", kind)], n as f64);
+            let cached = d.cached_input_tokens.min(d.input_tokens);
+            [
+                row("input", d.input_tokens - cached),
+                row("cached_input", cached),
+                row("output", d.output_tokens),
+            ]
+        });
+        self.family("model_tokens", "counter", "Tokens of complete answers", tokens);
+        let cost = deployments()
+            .map(|(name, d)| (vec![("deployment", name.as_str())], d.cost_micro_usd as f64 / 1e6));
+        self.family("model_cost_usd", "counter", "What all attempts cost, where there is a price", cost);
         let parked = router.routes.iter().map(|(name, r)| (vec![("route", name.as_str())], r.parked as f64));
         self.family("model_parked", "gauge", "Runs parked on a route", parked);
         let waiting =

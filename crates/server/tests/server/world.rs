@@ -410,6 +410,7 @@ pub(crate) fn attempt(number: u32) -> Attempt {
         outcome: "ok".into(),
         cause: None,
         usage: Usage { input_tokens: 10, output_tokens: 2, ..Usage::default() },
+        cost_micro_usd: None,
     }
 }
 

@@ -71,6 +71,7 @@ pub fn attempt(usage: Usage) -> Attempt {
         outcome: "ok".to_owned(),
         cause: None,
         usage,
+        cost_micro_usd: None,
     }
 }
 

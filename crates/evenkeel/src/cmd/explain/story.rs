@@ -148,6 +148,9 @@ pub(crate) fn attempt_text(attempt: &Attempt) -> String {
         let wasted = if outcome == "ok" { "" } else { " wasted" };
         text.push_str(&format!(", {tokens} tokens{wasted}"));
     }
+    if let Some(cost) = attempt.cost_micro_usd.filter(|cost| *cost > 0) {
+        text.push_str(&format!(" for ${}.{:06}", cost / 1_000_000, cost % 1_000_000));
+    }
     text
 }
 

@@ -59,6 +59,7 @@ fn attempt(n: u32, outcome: &str, cause: Option<&str>) -> Attempt {
         outcome: outcome.to_owned(),
         cause: cause.map(str::to_owned),
         usage: Usage { input_tokens: 100, ..Usage::default() },
+        cost_micro_usd: None,
     }
 }
 

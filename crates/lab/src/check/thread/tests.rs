@@ -135,6 +135,7 @@ fn attempt() -> Attempt {
         outcome: "ok".to_owned(),
         cause: None,
         usage: Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() },
+        cost_micro_usd: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::shape::{Findings, array, is_name, is_object_schema, text};
+use super::shape::{Findings, array, is_name, text};
 
 const MEMBERS: &[&str] = &[
     "model",
@@ -63,11 +63,7 @@ fn check_tools(findings: &mut Findings, body: &Value) {
     for (idx, tool) in array(body, "tools").iter().enumerate() {
         let place = format!("tools[{idx}]");
         findings.known(&place, tool, &["name", "description", "input_schema", "cache_control", "type"]);
-        let name = text(tool, "name");
-        findings.require(is_name(name, 64), &place, format!("name {name:?} is not valid"));
-        findings.require(seen.insert(name), &place, format!("name {name:?} occurs twice"));
-        let schema = tool.get("input_schema");
-        findings.require(is_object_schema(schema), &place, "input_schema is not an object schema");
+        findings.tool(&place, tool, "input_schema", &mut seen);
     }
 }
 
@@ -162,13 +158,7 @@ fn check_results<'a>(findings: &mut Findings, place: &str, message: &'a Value, o
         }
         findings.known(place, block, &["type", "tool_use_id", "content", "is_error", "cache_control"]);
         findings.require(!others, place, "tool_result blocks must come first in the content");
-        let id = text(block, "tool_use_id");
-        let was_open = open.remove(id);
-        findings.require(
-            was_open,
-            place,
-            format!("unexpected tool_use_id {id:?}: no such open tool_use before"),
-        );
+        findings.answer(place, text(block, "tool_use_id"), open);
     }
     if !open.is_empty() {
         findings.add(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::shape::{Findings, array, is_name, is_object_schema, text};
+use super::shape::{Findings, array, is_name, text};
 
 const MEMBERS: &[&str] = &[
     "model",
@@ -81,11 +81,7 @@ fn check_tools(findings: &mut Findings, body: &Value) {
             continue;
         };
         findings.known(&place, function, &["name", "description", "parameters", "strict"]);
-        let name = text(function, "name");
-        findings.require(is_name(name, 64), &place, format!("name {name:?} is not valid"));
-        findings.require(seen.insert(name), &place, format!("name {name:?} occurs twice"));
-        let schema = function.get("parameters");
-        findings.require(is_object_schema(schema), &place, "parameters is not an object schema");
+        findings.tool(&place, function, "parameters", &mut seen);
     }
 }
 
@@ -144,13 +140,7 @@ fn check_assistant<'a>(
 
 fn check_tool<'a>(findings: &mut Findings, place: &str, message: &'a Value, open: &mut BTreeSet<&'a str>) {
     findings.known(place, message, &["role", "content", "tool_call_id", "name"]);
-    let id = text(message, "tool_call_id");
-    let was_open = open.remove(id);
-    findings.require(
-        was_open,
-        place,
-        format!("answers {id:?}, which is not an open call of the message before"),
-    );
+    findings.answer(place, text(message, "tool_call_id"), open);
     let content = message.get("content");
     let has_content = content.is_some_and(|content| content.is_string() || content.is_array());
     findings.require(has_content, place, "has no content");

@@ -1,5 +1,7 @@
 //! What both validators look at in the same way.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 /// Collects findings with their places.
@@ -19,6 +21,32 @@ impl Findings {
 
     pub(super) fn result(self) -> Result<(), Vec<String>> {
         if self.0.is_empty() { Ok(()) } else { Err(self.0) }
+    }
+
+    /// Checks what both wires want of a tool: a valid name that is in `seen` for the first time, and an
+    /// object schema at `schema`.
+    pub(super) fn tool<'a>(
+        &mut self,
+        place: &str,
+        tool: &'a Value,
+        schema: &str,
+        seen: &mut BTreeSet<&'a str>,
+    ) {
+        let name = text(tool, "name");
+        self.require(is_name(name, 64), place, format!("name {name:?} is not valid"));
+        self.require(seen.insert(name), place, format!("name {name:?} occurs twice"));
+        let is_object = tool.get(schema).is_some_and(|schema| text(schema, "type") == "object");
+        self.require(is_object, place, format!("{schema} is not an object schema"));
+    }
+
+    /// Checks that a result answers a call that is open, and closes it.
+    pub(super) fn answer<'a>(&mut self, place: &str, id: &'a str, open: &mut BTreeSet<&'a str>) {
+        let was_open = open.remove(id);
+        self.require(
+            was_open,
+            place,
+            format!("answers {id:?}, which is not an open call of the message before"),
+        );
     }
 
     /// Reports members of `object` that the wire does not know.
@@ -44,9 +72,4 @@ pub(super) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 /// The array at `key`, or an empty one.
 pub(super) fn array<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// Whether the value is an object schema.
-pub(super) fn is_object_schema(schema: Option<&Value>) -> bool {
-    schema.is_some_and(|schema| text(schema, "type") == "object")
 }

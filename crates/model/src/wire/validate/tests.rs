@@ -48,7 +48,7 @@ fn anthropic_wants_alternation_and_results_first() {
         ),
         (json!([{"role": "user", "content": "hi"}, call]), "have no tool_result"),
         (json!([call, {"role": "user", "content": [result]}]), "roles alternate"),
-        (json!([{"role": "user", "content": [result]}]), "unexpected tool_use_id"),
+        (json!([{"role": "user", "content": [result]}]), "not an open call of the message before"),
         (json!([{"role": "user", "content": [{"type": "text", "text": " "}]}]), "non-whitespace"),
     ];
     for (messages, expected) in cases {
