@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::{licences, sdk, setup, shell};
+use crate::{clients, licences, setup, shell};
 
 /// The scenario of the live smoke test: real processes, real sockets, a real outage, one minute.
 const SMOKE: &str = "scenarios/smoke-system1.toml";
@@ -57,9 +57,8 @@ fn lint() -> Result<()> {
 }
 
 fn test() -> Result<()> {
-    let python = sdk::python()?;
-    let env: Vec<(&str, &str)> =
-        python.iter().map(|python| ("EVENKEEL_SDK_PYTHON", python.as_str())).collect();
+    let clients = clients::variables()?;
+    let env: Vec<(&str, &str)> = clients.iter().map(|(name, value)| (*name, value.as_str())).collect();
     shell::run(&shell::cargo(), &["test", "--workspace", "--locked", "--no-fail-fast"], &env)
 }
 

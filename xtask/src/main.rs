@@ -4,9 +4,10 @@
 //! works while the product does not compile.
 
 mod ci;
+mod clients;
 mod dev;
 mod licences;
-mod sdk;
+
 mod setup;
 mod shell;
 mod tidy;

@@ -10,6 +10,7 @@ pub(crate) mod message;
 pub(crate) mod modes;
 pub(crate) mod refusal;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod state;
 pub(crate) mod thread;
 

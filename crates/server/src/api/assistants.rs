@@ -7,6 +7,7 @@ use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use evenkeel_core::Error;
 use evenkeel_core::agent::Agent;
+use evenkeel_core::run::Class;
 use serde_json::Value;
 
 use super::Answer;
@@ -14,7 +15,8 @@ use crate::app::Shared;
 use crate::gateway::given::Path;
 use crate::gateway::route::Sent;
 use crate::wire;
-use crate::wire::refusal::no_assistant;
+use crate::wire::input::Assistant;
+use crate::wire::refusal::{malformed, no_assistant};
 
 /// An assistant by name or UUID.
 pub(super) fn find<'a>(shared: &'a Shared, name_or_id: &str) -> Result<&'a Agent, Error> {
@@ -22,7 +24,26 @@ pub(super) fn find<'a>(shared: &'a Shared, name_or_id: &str) -> Result<&'a Agent
     let id: Option<uuid::Uuid> = name_or_id.parse().ok();
     let by_id =
         || shared.agents.values().find(|agent| id == Some(wire::assistant::assistant_id(&agent.name)));
-    by_name.or_else(by_id).ok_or_else(|| no_assistant(name_or_id))
+    by_name.or_else(by_id).ok_or_else(|| match id {
+        Some(_) => no_assistant(name_or_id),
+        None => malformed(
+            format!("There is no assistant `{}`.", name_or_id.chars().take(64).collect::<String>()),
+            "POST /assistants/search lists the assistants.",
+        ),
+    })
+}
+
+/// An assistant with what the configuration says of its runs.
+pub(super) fn with_rules<'a>(shared: &'a Shared, name_or_id: &str) -> Result<Assistant<'a>, Error> {
+    let agent = find(shared, name_or_id)?;
+    let section = shared.config.assistants.get(&agent.name);
+    // Where a workspace is worked on, nobody sits in front of it.
+    let usual = if agent.workspace { Class::Batch } else { Class::Interactive };
+    Ok(Assistant {
+        agent,
+        class: section.and_then(|section| section.class).unwrap_or(usual),
+        busy_policy: section.and_then(|section| section.busy_policy).unwrap_or_default(),
+    })
 }
 
 fn matching<'a>(shared: &'a Shared, body: &Value) -> Vec<&'a Agent> {

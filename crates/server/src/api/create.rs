@@ -5,25 +5,28 @@
 //! process has to carry out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_core::id::{IdempotencyKey, RunId, ThreadId};
 use evenkeel_core::port::store::{Admit, Admitted, MergeWindow};
-use evenkeel_core::run::Run;
+use evenkeel_core::run::{Run, RunSpec};
+use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error, Origin};
 use http::{HeaderMap, HeaderValue, header};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{Answer, assistants, attach, find_thread, thread_id};
+use super::{Answer, assistants, attach, find_thread, forget, state, stop, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
 use crate::gateway::given::Path;
 use crate::gateway::route::{Sent, TraceParent};
+use crate::stream::follow::view_of;
 use crate::wire;
-use crate::wire::input::{InputLimits, RunRequest};
+use crate::wire::input::RunRequest;
 use crate::wire::refusal::malformed;
 
 /// What every creation starts from.
@@ -96,42 +99,68 @@ impl Creation {
         self.shared.admits()?;
         let request = RunRequest::parse(sent.json()?)?;
         let key = idempotency_key(headers)?;
-        let seq_before = self.seq_before(&request).await?;
-        let admit = self.admit_request(&request, key, traceparent)?;
+        let thread = self.thread_now(&request).await?;
+        let seq_before = thread.as_ref().map_or(0, |thread| thread.seq_last);
+        let spec = self.spec(&request, thread.as_ref(), traceparent).await?;
+        let admit = self.admit_request(&request, spec, key);
         let (run, replayed) = self.admit(admit).await?;
         let seq_before = if replayed { 0 } else { seq_before };
+        if self.thread.is_none() && !request.keep_thread && !replayed {
+            forget::after_end(&self.shared, &run);
+        }
         Ok(Created { run, request, replayed, seq_before })
     }
 
-    /// Where the thread's log ends now; also says early that there is no such thread.
-    async fn seq_before(&self, request: &RunRequest) -> Result<u64, Error> {
+    /// The thread as it is now, if it is there; also says early that it is not.
+    async fn thread_now(&self, request: &RunRequest) -> Result<Option<Thread>, Error> {
         let Some(thread) = self.thread else {
-            return Ok(0);
+            return Ok(None);
         };
         match find_thread(&self.shared, &self.caller.tenant, thread).await {
-            Ok(thread) => Ok(thread.seq_last),
-            Err(error) if error.code == Code::ThreadNotFound && request.create_thread => Ok(0),
+            Ok(thread) => Ok(Some(thread)),
+            Err(error) if error.code == Code::ThreadNotFound && request.create_thread => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn admit_request(
+    /// What the run is asked. What a busy thread does with it is decided here, for every way in: the
+    /// request's own word, else the thread's, else the assistant's.
+    async fn spec(
         &self,
         request: &RunRequest,
-        key: Option<IdempotencyKey>,
+        thread: Option<&Thread>,
         traceparent: TraceParent,
-    ) -> Result<Admit, Error> {
-        let Self { shared, caller, thread } = self;
-        let agent = assistants::find(shared, &request.assistant)?;
+    ) -> Result<RunSpec, Error> {
+        let shared = &self.shared;
+        let mut assistant = assistants::with_rules(shared, &request.assistant)?;
+        if let Some(policy) = thread.and_then(|thread| thread.busy_policy) {
+            assistant.busy_policy = policy;
+        }
         let (now, generator) = (shared.env.wall(), &shared.env.generator);
-        let limits = &shared.config.limits;
-        let input_limits =
-            InputLimits { messages_max: limits.messages_max, chars_max: limits.message_chars_max };
-        let mut spec = request.spec(agent, input_limits, now, generator)?;
+        let mut spec = request.spec(&assistant, shared.input_limits(), now, generator)?;
+        spec.from_seq = self.fork_from(request, thread).await?;
         if let Some(traceparent) = traceparent.0 {
             spec.request["traceparent"] = json!(traceparent);
         }
-        Ok(Admit {
+        Ok(spec)
+    }
+
+    /// The event behind which the checkpoint lies that the run is to build on.
+    async fn fork_from(&self, request: &RunRequest, thread: Option<&Thread>) -> Result<Option<u64>, Error> {
+        let Some(checkpoint) = state::named(request.checkpoint.as_ref())? else {
+            return Ok(None);
+        };
+        let Some(thread) = thread else {
+            return Err(state::no_checkpoint(checkpoint));
+        };
+        let view = view_of(&self.shared.store, &thread.tenant, thread.id, thread.seq_last).await?;
+        view.seq_of(checkpoint).map(Some).ok_or_else(|| state::no_checkpoint(checkpoint))
+    }
+
+    fn admit_request(&self, request: &RunRequest, spec: RunSpec, key: Option<IdempotencyKey>) -> Admit {
+        let Self { shared, caller, thread } = self;
+        let (now, generator) = (shared.env.wall(), &shared.env.generator);
+        Admit {
             tenant: caller.tenant.clone(),
             thread: thread.unwrap_or_else(|| ThreadId::new(now, generator)),
             create_thread: thread.is_none() || request.create_thread,
@@ -140,10 +169,13 @@ impl Creation {
             key,
             body_hash: request.hash(),
             claim_for: (shared.dispatch.free_slots() > 0).then(|| shared.dispatch.replica()),
-            n_waiting_max: limits.waiting_per_thread_max,
-            delay_ms: 0,
-            merge: MergeWindow::default(),
-        })
+            n_waiting_max: shared.config.limits.waiting_per_thread_max,
+            delay_ms: millis(request.delay),
+            merge: MergeWindow {
+                quiet_ms: millis(shared.config.limits.merge_quiet.0),
+                cap_ms: millis(shared.config.limits.merge_cap.0),
+            },
+        }
     }
 
     async fn admit(&self, admit: Admit) -> Result<(Run, bool), Error> {
@@ -170,12 +202,13 @@ impl Creation {
                 format!("{} turns wait on this thread.", self.shared.config.limits.waiting_per_thread_max),
                 "Wait for some of them to end, or raise limits.waiting_per_thread_max.",
             )
-            .retry_after(std::time::Duration::from_secs(5))),
+            .retry_after(Duration::from_secs(5))),
         }
     }
 
     fn shown(&self, created: &Created) -> Response {
         let mut response = Json(wire::run::run(&created.run)).into_response();
+        attach::standing(&mut response, &created.run);
         self.locate(&mut response, created);
         response
     }
@@ -223,6 +256,7 @@ async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error>
         async move {
             let admitted = shared.store.admit(admit).await;
             if let Ok(Admitted::Accepted { run, claim, stopping }) = &admitted {
+                stop::hint(&shared, stopping);
                 match claim {
                     Some(claim) => shared.dispatch.adopt((**claim).clone()),
                     None => shared.dispatch.nudge(),
@@ -244,6 +278,10 @@ async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error>
         )
         .retryable()
     })?
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Error> {

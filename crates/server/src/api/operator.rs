@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use evenkeel_core::id::TenantId;
 use evenkeel_core::port::store::{ListRuns, ReadEvents, RunRef};
 use evenkeel_core::run::{Run, RunState};
@@ -14,25 +13,48 @@ use evenkeel_model::Operation;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, run_id, runs::LIST_MAX};
+use super::openapi::{Door, gives, lists};
+use super::{Answer, GET, POST, run_id, runs::LIST_MAX};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
 use crate::gateway::given::{Path, Query};
 use crate::wire::refusal::{malformed, no_run};
+use crate::wire::schema;
 
 /// Events that are read for one answer at most.
 const EVENTS_MAX: u32 = 1000;
 
-pub(super) fn routes() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/router", get(router))
-        .route("/v1/router/{deployment}/{operation}", post(operate))
-        .route("/v1/runs", get(list))
-        .route("/v1/runs/{run}", get(get_one))
-        .route("/v1/runs/{run}/events", get(events))
-        .merge(super::thread_log::routes())
-        .route("/v1/limits", get(limits))
-        .route("/v1/stats", get(stats))
+pub(super) fn serve(door: Door) -> Door {
+    let states = json!({ "type": "string", "pattern": "^[a-z,]*$" });
+    door.serve(GET, "/v1/router", router, gives("router", "Deployments, routes, transitions", "Any"))
+        .serve(
+            POST,
+            "/v1/router/{deployment}/{operation}",
+            operate,
+            gives("router_operate", "Drains, enables or probes a deployment", "Any"),
+        )
+        .serve(
+            GET,
+            "/v1/runs",
+            list,
+            lists("stored_runs", "Runs in Evenkeel's own words", "StoredRun").paged().query("state", states),
+        )
+        .serve(
+            GET,
+            "/v1/runs/{run}",
+            get_one,
+            gives("stored_run", "A run in Evenkeel's own words", "StoredRun"),
+        )
+        .serve(
+            GET,
+            "/v1/runs/{run}/events",
+            events,
+            gives("stored_events", "The journal of a run", "Events")
+                .query("after", schema::number())
+                .query("limit", schema::number()),
+        )
+        .serve(GET, "/v1/limits", limits, gives("limits", "Slots of each component", "Any"))
+        .serve(GET, "/v1/stats", stats, gives("stats", "Counts of runs and events", "Any"))
 }
 
 async fn router(State(shared): State<Arc<Shared>>) -> Answer {

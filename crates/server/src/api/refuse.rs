@@ -11,24 +11,18 @@ use crate::app::Shared;
 use crate::wire::refusal::{Refusal, unsupported};
 
 /// Paths of the dialect of which nothing is offered.
-const PATHS: [&str; 34] = [
+const PATHS: [&str; 27] = [
     "/assistants",
     "/assistants/{assistant}/subgraphs",
     "/assistants/{assistant}/subgraphs/{namespace}",
     "/assistants/{assistant}/versions",
     "/assistants/{assistant}/latest",
-    "/threads/search",
-    "/threads/count",
     "/threads/prune",
     "/threads/{thread}/copy",
-    "/threads/{thread}/stream",
     "/threads/{thread}/stream/events",
     "/threads/{thread}/commands",
-    "/threads/{thread}/state/checkpoint",
-    "/threads/{thread}/state/{checkpoint}",
     "/threads/{thread}/runs/crons",
     "/runs/batch",
-    "/runs/cancel",
     "/runs/crons",
     "/runs/crons/search",
     "/runs/crons/count",
@@ -42,7 +36,6 @@ const PATHS: [&str; 34] = [
     "/ui/{assistant}",
     "/v2/threads",
     "/v2/threads/{*rest}",
-    "/openapi.json",
     "/docs",
     "/webhooks",
     "/webhooks/{*rest}",

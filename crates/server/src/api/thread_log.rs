@@ -4,25 +4,42 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use axum::routing::get;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use evenkeel_core::port::store::{ListRuns, ReadEvents};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answer, find_thread, runs::LIST_MAX, thread_id};
+use super::openapi::{Door, gives, lists};
+use super::{Answer, GET, find_thread, runs::LIST_MAX, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
 use crate::gateway::given::{Path, Query};
+use crate::wire::schema;
 
 /// Events that are read for one answer at most.
 const EVENTS_MAX: u32 = 1000;
 
-pub(super) fn routes() -> Router<Arc<Shared>> {
-    Router::new()
-        .route("/v1/threads/{thread}", get(get_one))
-        .route("/v1/threads/{thread}/runs", get(runs))
-        .route("/v1/threads/{thread}/events", get(events))
+pub(super) fn serve(door: Door) -> Door {
+    door.serve(
+        GET,
+        "/v1/threads/{thread}",
+        get_one,
+        gives("stored_thread", "A thread in Evenkeel's own words", "StoredThread"),
+    )
+    .serve(
+        GET,
+        "/v1/threads/{thread}/runs",
+        runs,
+        lists("stored_thread_runs", "Its runs in Evenkeel's own words", "StoredRun").paged(),
+    )
+    .serve(
+        GET,
+        "/v1/threads/{thread}/events",
+        events,
+        gives("stored_thread_events", "Its whole log", "Events")
+            .query("after", schema::number())
+            .query("limit", schema::number()),
+    )
 }
 
 async fn get_one(

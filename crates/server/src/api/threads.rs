@@ -1,28 +1,26 @@
-//! Threads: making them, reading them and their state.
+//! Threads: making, reading, changing and removing them.
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::{Extension, Json};
-use evenkeel_core::id::ThreadId;
-use evenkeel_core::port::store::{CreateThread, ThreadCreated};
+use evenkeel_core::id::{TenantId, ThreadId};
+use evenkeel_core::port::store::{CreateThread, Deleted, ThreadCreated, ThreadRef, UpdateThread};
+use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error};
-use serde::Deserialize;
+use http::StatusCode;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
-use super::{Answer, find_thread, newest_run, thread_id};
+use super::{Answer, find_thread, newest_run, stop, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
-use crate::gateway::given::{Path, Query};
+use crate::gateway::given::Path;
 use crate::gateway::route::Sent;
 use crate::stream::follow::view_of;
 use crate::wire;
-use crate::wire::refusal::malformed;
-
-/// States that one answer of `history` holds at most.
-const HISTORY_MAX: usize = 1000;
+use crate::wire::input::busy_policy;
+use crate::wire::refusal::{malformed, no_thread};
 
 pub(super) async fn create(
     State(shared): State<Arc<Shared>>,
@@ -43,12 +41,9 @@ pub(super) async fn create(
             return Err(malformed(format!("`if_exists` is `{other}`."), "Send raise or do_nothing.").into());
         }
     };
-    let metadata = match body.get("metadata") {
-        None | Some(Value::Null) => json!({}),
-        Some(object @ Value::Object(_)) => object.clone(),
-        Some(_) => return Err(malformed("`metadata` is not an object.", "Send a JSON object.").into()),
-    };
-    let request = CreateThread { tenant: caller.tenant, thread, metadata, busy_policy: None };
+    let metadata = metadata(&body)?.unwrap_or_else(|| json!({}));
+    let busy_policy = busy_policy(&body)?;
+    let request = CreateThread { tenant: caller.tenant, thread, metadata, busy_policy };
     let thread = match shared.store.create_thread(request).await? {
         ThreadCreated::Created(thread) => thread,
         ThreadCreated::Exists(thread) if keep_existing => thread,
@@ -56,6 +51,14 @@ pub(super) async fn create(
     };
     let newest = newest_run(&shared, &thread).await?;
     Ok(Json(wire::thread::thread(&thread, newest.as_ref(), None)).into_response())
+}
+
+fn metadata(body: &Value) -> Result<Option<Value>, Error> {
+    match body.get("metadata") {
+        None | Some(Value::Null) => Ok(None),
+        Some(object @ Value::Object(_)) => Ok(Some(object.clone())),
+        Some(_) => Err(malformed("`metadata` is not an object.", "Send a JSON object.")),
+    }
 }
 
 fn exists(thread: ThreadId) -> Error {
@@ -72,65 +75,60 @@ pub(super) async fn get_one(
     Path(id): Path<String>,
 ) -> Answer {
     let thread = find_thread(&shared, &caller.tenant, thread_id(&id)?).await?;
-    let newest = newest_run(&shared, &thread).await?;
-    let view = view_of(&shared.store, &caller.tenant, thread.id, thread.seq_last).await?;
+    Ok(Json(shown(&shared, &thread).await?).into_response())
+}
+
+/// A thread with its values.
+pub(super) async fn shown(shared: &Shared, thread: &Thread) -> Result<Value, Error> {
+    let newest = newest_run(shared, thread).await?;
+    let view = view_of(&shared.store, &thread.tenant, thread.id, thread.seq_last).await?;
     let values = (thread.seq_last > 0).then(|| view.values());
-    Ok(Json(wire::thread::thread(&thread, newest.as_ref(), values)).into_response())
+    Ok(wire::thread::thread(thread, newest.as_ref(), values))
 }
 
-pub(super) async fn state(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-) -> Answer {
-    let thread = find_thread(&shared, &caller.tenant, thread_id(&id)?).await?;
-    let view = view_of(&shared.store, &caller.tenant, thread.id, thread.seq_last).await?;
-    Ok(Json(view.state(&thread)).into_response())
-}
-
-/// What `history` may be asked for.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct HistoryQuery {
-    limit: Option<usize>,
-    before: Option<String>,
-}
-
-pub(super) async fn history(
-    State(shared): State<Arc<Shared>>,
-    Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
-    Query(query): Query<HistoryQuery>,
-) -> Answer {
-    let before = query.before.as_deref().map(checkpoint).transpose()?;
-    states(&shared, &caller, &id, query.limit, before).await
-}
-
-pub(super) async fn history_by_body(
+pub(super) async fn patch(
     State(shared): State<Arc<Shared>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Extension(sent): Extension<Sent>,
 ) -> Answer {
-    let body = sent.json()?;
-    let limit = body.get("limit").and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-    let before = body.get("before").and_then(|before| before.get("checkpoint_id").unwrap_or(before).as_str());
-    let before = before.map(checkpoint).transpose()?;
-    states(&shared, &caller, &id, limit, before).await
+    let (thread, body) = (thread_id(&id)?, sent.json()?);
+    let metadata = metadata(&body)?.unwrap_or_else(|| json!({}));
+    let busy_policy = busy_policy(&body)?;
+    let request = UpdateThread { tenant: caller.tenant, thread, metadata, busy_policy };
+    let thread = shared.store.update_thread(request).await?.ok_or_else(no_thread)?;
+    Ok(Json(shown(&shared, &thread).await?).into_response())
 }
 
-async fn states(
-    shared: &Shared,
-    caller: &Caller,
-    id: &str,
-    limit: Option<usize>,
-    before: Option<Uuid>,
+/// Removes a thread; what is still open on it is stopped first.
+pub(super) async fn delete(
+    State(shared): State<Arc<Shared>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
 ) -> Answer {
-    let thread = find_thread(shared, &caller.tenant, thread_id(id)?).await?;
-    let view = view_of(&shared.store, &caller.tenant, thread.id, thread.seq_last).await?;
-    Ok(Json(view.history(&thread, limit.unwrap_or(10).min(HISTORY_MAX), before)).into_response())
+    let thread = thread_id(&id)?;
+    find_thread(&shared, &caller.tenant, thread).await?;
+    remove(&shared, &caller.tenant, thread).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn checkpoint(text: &str) -> Result<Uuid, Error> {
-    text.parse()
-        .map_err(|_| malformed("`before` is not a checkpoint's id.", "Send a checkpoint_id of this thread."))
+/// A thread on which new turns arrive all the time is refused after this many tries.
+const REMOVALS_MAX: usize = 5;
+
+/// Stops what is open on a thread, then removes it. One that is gone already is no error.
+pub(super) async fn remove(shared: &Shared, tenant: &TenantId, thread: ThreadId) -> Result<(), Error> {
+    for _ in 0..REMOVALS_MAX {
+        match shared.store.delete_thread(ThreadRef { tenant: tenant.clone(), thread }).await? {
+            Deleted::Done | Deleted::NotFound => {
+                shared.hub.touch(thread);
+                return Ok(());
+            }
+            Deleted::Busy => stop::all_of(shared, tenant, thread).await?,
+        }
+    }
+    Err(Error::client(
+        Code::ThreadBusy,
+        "New turns arrive on this thread while it is removed.",
+        "Stop sending, then remove it.",
+    ))
 }

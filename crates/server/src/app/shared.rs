@@ -21,6 +21,7 @@ use crate::gateway::balance::Balancer;
 use crate::gateway::rate_limit::RateLimit;
 use crate::stream::Hub;
 use crate::telemetry::{Exporter, Metrics};
+use crate::wire::input::InputLimits;
 
 /// What a gateway waits for a replica's answer beyond the replica's own limit.
 const ANSWER_MARGIN: std::time::Duration = std::time::Duration::from_secs(5);
@@ -85,6 +86,12 @@ impl Shared {
             metrics,
             exporter,
         }))
+    }
+
+    /// What a request may hold at most.
+    pub(crate) fn input_limits(&self) -> InputLimits {
+        let limits = &self.config.limits;
+        InputLimits { messages_max: limits.messages_max, chars_max: limits.message_chars_max }
     }
 
     /// Whether nothing new is admitted.

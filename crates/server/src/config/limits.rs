@@ -25,6 +25,10 @@ pub struct Limits {
     pub messages_max: usize,
     /// Turns that may wait on one thread.
     pub waiting_per_thread_max: u32,
+    /// Messages of the policy `merge` wait until no further one came for this long.
+    pub merge_quiet: DurationText,
+    /// They wait at most this long from the first of them.
+    pub merge_cap: DurationText,
     /// Where traffic enters.
     pub gateway: GatewayLimits,
     /// Accepts runs and reads of them.
@@ -133,6 +137,8 @@ impl Default for Limits {
             message_chars_max: 400_000,
             messages_max: 1000,
             waiting_per_thread_max: 100,
+            merge_quiet: DurationText(Duration::from_secs(3)),
+            merge_cap: DurationText(Duration::from_secs(30)),
             gateway: GatewayLimits::default(),
             api: ApiLimits::default(),
             harness: HarnessLimits::default(),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use evenkeel_core::Error;
 use evenkeel_core::agent::{Agent, RunLimits};
+use evenkeel_core::run::{BusyPolicy, Class};
 use evenkeel_tools::workspace::AllowedSources;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,8 @@ pub struct ServerSection {
     pub drain_timeout: DurationText,
     /// How often a stream that is silent sends a comment.
     pub heartbeat: DurationText,
+    /// How long the thread of a run that was created without one stays after its end.
+    pub stateless_keep: DurationText,
 }
 
 impl Default for ServerSection {
@@ -45,6 +48,7 @@ impl Default for ServerSection {
             lab: false,
             drain_timeout: DurationText(std::time::Duration::from_secs(20)),
             heartbeat: DurationText(std::time::Duration::from_secs(5)),
+            stateless_keep: DurationText(std::time::Duration::from_secs(600)),
         }
     }
 }
@@ -212,6 +216,12 @@ pub struct AssistantSection {
     /// Limits of its runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<RunLimits>,
+    /// What a busy thread does with a message, where neither the request nor the thread says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busy_policy: Option<BusyPolicy>,
+    /// `interactive` (somebody waits: parks a few seconds at most) or `batch`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
 }
 
 impl AssistantSection {

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use bytes::Bytes;
 use evenkeel_core::{Code, Error, Origin, Wall};
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -75,8 +76,11 @@ pub(crate) fn service(shared: &Arc<Shared>) -> Router {
         Role::Gateway => routes,
         _ => routes.fallback(nothing_here).merge(api::hint::routes()),
     };
+    let document = Bytes::from(api::document().to_string());
+    let described = move || async move { ([(header::CONTENT_TYPE, "application/json")], document) };
     routes
         .merge(health::routes())
+        .route("/openapi.json", get(described))
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(shared.clone(), observe))
         .with_state(shared.clone())

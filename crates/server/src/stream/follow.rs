@@ -123,7 +123,7 @@ pub(crate) async fn view_of(
     thread: ThreadId,
     to: u64,
 ) -> Result<ThreadView, Error> {
-    let mut view = ThreadView::default();
+    let mut view = ThreadView::new(thread);
     while view.seq < to {
         let request = ReadEvents { tenant: tenant.clone(), thread, after_seq: view.seq, limit: 512 };
         let events = store.read_events(request).await?;

@@ -3,12 +3,16 @@
 //! An event is shown as a fixed list of parts, whatever the client asked for; the part's place in
 //! that list is its id. A client that resumes with other modes therefore still resumes exactly.
 
+pub(super) mod inside;
+
+use evenkeel_core::id::RunId;
 use evenkeel_core::journal::{Event, EventBody};
+use evenkeel_core::run::{EndReason, Outcome};
 use serde_json::{Value, json};
 
 use super::sse::Frame;
 use crate::wire::message;
-use crate::wire::modes::Modes;
+use crate::wire::modes::{Modes, ThreadModes};
 use crate::wire::state::ThreadView;
 
 /// One way in which an event is shown.
@@ -30,18 +34,52 @@ enum Part {
     Custom,
     /// `error`: the run's cause.
     Error,
+    /// `tasks`: a model call or a tool call.
+    Task(Half),
+    /// `checkpoints`: the state.
+    Checkpoint,
+    /// `debug`: the same task with its envelope.
+    DebugTask(Half),
+    /// `debug`: the same state with its envelope.
+    DebugCheckpoint,
+    /// `events`: a callback.
+    Callback,
+    /// `metadata`: another run answers in this one's place.
+    Answered,
+    /// `metadata` on a thread's stream: a run is done.
+    RunDone,
+    /// `state_update` on a thread's stream: a client changed the state.
+    StateUpdate,
+}
+
+/// Which half of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Half {
+    Begun,
+    Ended,
 }
 
 impl Part {
     fn wanted(self, modes: Modes) -> bool {
         match self {
-            Self::Metadata | Self::Error => true,
+            Self::Metadata | Self::Answered => true,
+            Self::Error => modes.thread == ThreadModes::default() || modes.thread.runs,
+            Self::RunDone => modes.thread.runs || modes.thread.lifecycle,
+            Self::StateUpdate => modes.thread.state_update,
             Self::Tuple(_) => modes.tuple,
             Self::MessagesMetadata | Self::MessagesComplete => modes.messages,
             Self::Updates => modes.updates,
             Self::Values => modes.values,
             Self::Custom => modes.custom,
+            Self::Task(_) => modes.tasks,
+            Self::Checkpoint => modes.checkpoints,
+            Self::DebugTask(_) | Self::DebugCheckpoint => modes.debug,
+            Self::Callback => modes.events,
         }
+    }
+
+    fn needs_view(self) -> bool {
+        matches!(self, Self::Values | Self::Checkpoint | Self::DebugCheckpoint | Self::StateUpdate)
     }
 }
 
@@ -73,17 +111,36 @@ pub(super) fn frames(
 
 /// Whether showing this event needs the state.
 pub(super) fn needs_view(event: &Event, modes: Modes) -> bool {
-    modes.values && parts(event).contains(&Part::Values)
+    parts(event).into_iter().any(|part| part.needs_view() && part.wanted(modes))
 }
 
+/// The state in all its forms.
+const STATE: [Part; 3] = [Part::Values, Part::Checkpoint, Part::DebugCheckpoint];
+
 fn parts(event: &Event) -> Vec<Part> {
+    let task = |half| [Part::Task(half), Part::DebugTask(half)];
     match &event.body {
-        EventBody::RunClaimed { .. } => vec![Part::Metadata],
-        EventBody::UserMessage { .. } | EventBody::Checkpoint { .. } => vec![Part::Values],
-        EventBody::AssistantMessage { .. } => message_parts(1, &[Part::Updates, Part::Custom]),
+        EventBody::RunClaimed { .. } => vec![Part::Metadata, Part::Callback],
+        EventBody::UserMessage { .. } | EventBody::Checkpoint { .. } => STATE.to_vec(),
+        EventBody::AssistantMessage { .. } => {
+            let rest = [Part::Updates, Part::Custom, Part::Callback];
+            let tasks = task(Half::Begun).into_iter().chain(task(Half::Ended));
+            message_parts(1, &rest).into_iter().chain(tasks).collect()
+        }
         EventBody::ToolMessage { message } => message_parts(message.tool_results().count(), &[Part::Updates]),
-        EventBody::RunEnded { outcome } if outcome.error.is_some() => vec![Part::Values, Part::Error],
-        EventBody::RunEnded { .. } => vec![Part::Values],
+        EventBody::EffectIntended(_) => {
+            [Part::Custom, Part::Callback].into_iter().chain(task(Half::Begun)).collect()
+        }
+        EventBody::EffectSettled(_) => {
+            [Part::Custom, Part::Callback].into_iter().chain(task(Half::Ended)).collect()
+        }
+        EventBody::RunEnded { outcome } if answered_by(outcome).is_some() => {
+            vec![Part::Answered, Part::RunDone]
+        }
+        EventBody::RunEnded { .. } => {
+            STATE.into_iter().chain([Part::Callback, Part::Error, Part::RunDone]).collect()
+        }
+        EventBody::StateWritten { .. } => vec![Part::StateUpdate],
         _ => vec![Part::Custom],
     }
 }
@@ -110,12 +167,38 @@ fn show(
         Part::Values => ("values", view?.values()),
         Part::Custom => ("custom", custom(event)),
         Part::Error => ("error", error(event)?),
+        Part::Task(half) => ("tasks", inside::task(event, half)?),
+        Part::Checkpoint => ("checkpoints", inside::checkpoint(view?)),
+        Part::DebugTask(half) => {
+            let kind = if half == Half::Begun { "task" } else { "task_result" };
+            ("debug", inside::debug(event, kind, inside::task(event, half)?))
+        }
+        Part::DebugCheckpoint => ("debug", inside::debug(event, "checkpoint", inside::checkpoint(view?))),
+        Part::Callback => ("events", inside::callback(event)?),
+        Part::Answered => ("metadata", answered(event)?),
+        Part::RunDone => ("metadata", json!({ "status": "run_done", "run_id": event.run })),
+        Part::StateUpdate => ("state_update", json!({ "state": view?.state(), "thread_id": event.thread })),
     })
 }
 
 fn metadata(event: &Event) -> Option<Value> {
     match &event.body {
         EventBody::RunClaimed { attempt, .. } => Some(json!({ "run_id": event.run, "attempt": attempt })),
+        _ => None,
+    }
+}
+
+/// The run that answers in the place of one that ended so.
+pub(super) fn answered_by(outcome: &Outcome) -> Option<RunId> {
+    outcome.reason.and_then(EndReason::answered_by)
+}
+
+/// That another run answers, with the reason.
+fn answered(event: &Event) -> Option<Value> {
+    match &event.body {
+        EventBody::RunEnded { outcome } => Some(json!({
+            "run_id": event.run, "answered_by": answered_by(outcome)?, "reason": outcome.reason,
+        })),
         _ => None,
     }
 }

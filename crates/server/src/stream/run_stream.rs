@@ -1,4 +1,4 @@
-//! The stream of one run as a response body.
+//! The stream of one run, or of all runs of a thread, as a response body.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use evenkeel_core::Error;
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::port::feed::Provisional;
-use evenkeel_core::port::store::{RunRef, StoreClient};
+use evenkeel_core::port::store::{RunRef, StoreClient, ThreadRef};
 use evenkeel_core::run::RunState;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Hub;
 use super::cursor::Cursor;
@@ -35,11 +35,11 @@ const CHUNK_BYTES: usize = 32 << 10;
 pub(crate) struct StreamStart {
     /// The run's tenant.
     pub(crate) tenant: TenantId,
-    /// The run's thread.
+    /// The thread.
     pub(crate) thread: ThreadId,
-    /// The run.
-    pub(crate) run: RunId,
-    /// What the client wants to see.
+    /// What of it.
+    pub(crate) of: Of,
+    /// What the client wants to see; of a thread's runs, what each of them was asked with.
     pub(crate) modes: Modes,
     /// After what.
     pub(crate) cursor: Cursor,
@@ -49,6 +49,15 @@ pub(crate) struct StreamStart {
     pub(crate) joined_attempt: Option<u32>,
     /// Called if the client leaves before the end.
     pub(crate) on_leave: Option<OnLeave>,
+}
+
+/// What of a thread is streamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// One run, and after it whichever answers in its place.
+    Run(RunId),
+    /// All of its runs; such a stream has no end.
+    Thread,
 }
 
 /// Something to do when a client leaves before the end.
@@ -72,11 +81,31 @@ impl Drop for OnLeave {
 /// The reply in the making, as far as this client has it.
 #[derive(Default)]
 struct Making {
+    run: Option<RunId>,
     step: u32,
     attempt: u32,
     text: String,
+    /// Whether `messages/metadata` was sent for it.
+    announced: bool,
     /// A piece was lost: nothing more is passed on until the message is committed.
     holed: bool,
+}
+
+impl Making {
+    fn is_of(&self, run: RunId, step: u32, attempt: u32) -> bool {
+        (self.run, self.step, self.attempt) == (Some(run), step, attempt)
+    }
+}
+
+/// Asks for whether what is streamed is still there.
+fn is_there(store: StoreClient, start: &StreamStart) -> impl Future<Output = Result<bool, Error>> + use<> {
+    let (tenant, thread, of) = (start.tenant.clone(), start.thread, start.of);
+    async move {
+        match of {
+            Of::Run(run) => store.get_run(RunRef { tenant, run }).await.map(|run| run.is_some()),
+            Of::Thread => store.get_thread(ThreadRef { tenant, thread }).await.map(|thread| thread.is_some()),
+        }
+    }
 }
 
 /// One client's stream.
@@ -86,8 +115,10 @@ struct RunStream {
     follow: Follow,
     view: Option<ThreadView>,
     making: Making,
-    /// The newest step of which the reply is committed; later pieces of it are void.
-    replied_step: u32,
+    /// The newest step of which the reply is committed, and its run; later pieces of it are void.
+    replied: Option<(RunId, u32)>,
+    /// The run whose modes are known, for a thread's stream.
+    asked: Option<(RunId, Modes)>,
     out: BytesMut,
     n_silent: u32,
     done: bool,
@@ -102,7 +133,8 @@ pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: StreamStart, heart
         follow,
         view: None,
         making: Making::default(),
-        replied_step: 0,
+        replied: None,
+        asked: None,
         out: BytesMut::new(),
         n_silent: 0,
         done: false,
@@ -118,11 +150,35 @@ pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: StreamStart, heart
 
 impl RunStream {
     fn open(&mut self) {
-        if let Some(attempt) = self.start.joined_attempt {
-            let metadata = json!({ "run_id": self.start.run, "attempt": attempt });
-            self.send(&Frame::control("metadata", metadata));
+        if let (Some(attempt), Of::Run(run)) = (self.start.joined_attempt, self.start.of) {
+            self.send(&Frame::control("metadata", json!({ "run_id": run, "attempt": attempt })));
         }
         self.end_if_past(self.start.cursor.complete_to());
+    }
+
+    fn concerns(&self, run: RunId) -> bool {
+        match self.start.of {
+            Of::Run(own) => own == run,
+            Of::Thread => true,
+        }
+    }
+
+    /// The modes in which a run is shown.
+    async fn modes_of(&mut self, run: RunId) -> Result<Modes, Error> {
+        let own = self.start.modes;
+        if self.start.of != Of::Thread || !own.thread.runs {
+            return Ok(own);
+        }
+        if let Some((known, modes)) = self.asked
+            && known == run
+        {
+            return Ok(modes);
+        }
+        let found = self.store.get_run(RunRef { tenant: self.start.tenant.clone(), run }).await?;
+        let asked = found.map(|run| Modes::parse(run.spec.request.get("stream_mode"))).transpose()?;
+        let modes = Modes { thread: own.thread, ..asked.unwrap_or_default() };
+        self.asked = Some((run, modes));
+        Ok(modes)
     }
 
     /// Ends the stream of a run that has ended before everything that is left to read.
@@ -144,7 +200,7 @@ impl RunStream {
             }
             match self.follow.next().await {
                 Seen::Event(event) => self.event(&event).await,
-                Seen::Piece(piece) => self.piece(&piece),
+                Seen::Piece(piece) => self.piece(&piece).await,
                 Seen::PiecesLost => self.making.holed = true,
                 Seen::Beat => self.beat().await,
                 Seen::Closed => self.close(),
@@ -154,36 +210,50 @@ impl RunStream {
 
     async fn event(&mut self, event: &Event) {
         self.n_silent = 0;
-        if event.run != self.start.run {
+        if !self.concerns(event.run) {
             self.fold(event);
             return self.end_if_past(event.seq);
         }
-        if project::needs_view(event, self.start.modes)
-            && let Err(error) = self.need_view(event.seq).await
-        {
-            // The client resumes after what it has seen; nothing is left out.
-            tracing::warn!(code = %error.code, message = %error.message, "read the state for a stream");
-            self.done = true;
-            return;
-        }
+        let modes = match self.ready_to_show(event).await {
+            Ok(modes) => modes,
+            Err(error) => {
+                // The client resumes after what it has seen; nothing is left out.
+                tracing::warn!(code = %error.code, message = %error.message, "read the state for a stream");
+                self.done = true;
+                return;
+            }
+        };
         self.fold(event);
-        self.show(event);
+        self.show(event, modes);
         match &event.body {
-            EventBody::AssistantMessage { .. } => self.replied_step = event.step,
-            EventBody::RunEnded { outcome } => self.end(outcome.state),
+            EventBody::AssistantMessage { .. } => self.replied = Some((event.run, event.step)),
+            EventBody::RunEnded { outcome } if self.start.of != Of::Thread => {
+                match project::answered_by(outcome) {
+                    Some(other) => self.start.of = Of::Run(other),
+                    None => self.end(outcome.state),
+                }
+            }
             _ => self.end_if_past(event.seq),
         }
     }
 
-    fn show(&mut self, event: &Event) {
+    async fn ready_to_show(&mut self, event: &Event) -> Result<Modes, Error> {
+        let modes = self.modes_of(event.run).await?;
+        if project::needs_view(event, modes) {
+            self.need_view(event.seq).await?;
+        }
+        Ok(modes)
+    }
+
+    fn show(&mut self, event: &Event, modes: Modes) {
         let same = match &event.body {
             EventBody::AssistantMessage { attempts, .. } => {
-                event.step == self.making.step && message::attempt_of(attempts) == self.making.attempt
+                self.making.is_of(event.run, event.step, message::attempt_of(attempts))
             }
             _ => false,
         };
         let shown = Shown { text: if same { &self.making.text } else { "" } };
-        let frames = project::frames(event, self.start.modes, self.view.as_ref(), &shown);
+        let frames = project::frames(event, modes, self.view.as_ref(), &shown);
         for (part, frame) in frames {
             if !self.start.cursor.has_seen(event.seq, part) {
                 self.send(&frame);
@@ -205,17 +275,21 @@ impl RunStream {
         }
     }
 
-    fn piece(&mut self, piece: &Piece) {
-        if piece.run != self.start.run || piece.step <= self.replied_step {
+    async fn piece(&mut self, piece: &Piece) {
+        let is_void = self.replied.is_some_and(|(run, step)| run == piece.run && piece.step <= step);
+        if !self.concerns(piece.run) || is_void {
             return;
         }
+        // A piece is not stored: one that cannot be shown is left out.
+        let Ok(modes) = self.modes_of(piece.run).await else { return };
         self.n_silent = 0;
-        if (piece.step, piece.attempt) != (self.making.step, self.making.attempt) {
-            self.making = Making { step: piece.step, attempt: piece.attempt, ..Making::default() };
+        if !self.making.is_of(piece.run, piece.step, piece.attempt) {
+            let (run, step, attempt) = (Some(piece.run), piece.step, piece.attempt);
+            self.making = Making { run, step, attempt, ..Making::default() };
         }
         let id = message::reply_id(piece.run, piece.step, piece.attempt);
         let chunk = match &piece.piece {
-            Provisional::Reset { reason } => return self.reset(piece, reason),
+            Provisional::Reset { reason } => return self.reset(piece, reason, modes),
             _ if self.making.holed => return,
             Provisional::Text(text) => {
                 self.making.text.push_str(text);
@@ -225,15 +299,41 @@ impl RunStream {
                 message::call_chunk(&id, *call_idx, name.as_deref(), args_piece)
             }
         };
-        if self.start.modes.tuple {
-            let place = project::place(&piece.run.to_string(), piece.step, "agent", Some(piece.attempt));
+        self.show_piece(piece, &id, &chunk, modes);
+    }
+
+    /// A piece in every form that the client wants. None of them is stored, so none has an id.
+    fn show_piece(&mut self, piece: &Piece, id: &str, chunk: &Value, modes: Modes) {
+        let run = piece.run.to_string();
+        let place = project::place(&run, piece.step, "agent", Some(piece.attempt));
+        if modes.messages && !self.making.announced {
+            self.making.announced = true;
+            self.send(&Frame::control("messages/metadata", json!({ id: { "metadata": place } })));
+        }
+        if modes.messages && !self.making.text.is_empty() {
+            let so_far = message::chunk(id, &self.making.text, false);
+            self.send(&Frame::control("messages/partial", json!([so_far])));
+        }
+        if modes.events {
+            let data = json!({ "chunk": chunk });
+            let callback = project::inside::callback_of(
+                &run,
+                piece.step,
+                "agent",
+                "on_chat_model_stream",
+                "agent",
+                data,
+            );
+            self.send(&Frame::control("events", callback));
+        }
+        if modes.tuple {
             self.send(&Frame::control("messages", json!([chunk, place])));
         }
     }
 
-    fn reset(&mut self, piece: &Piece, reason: &str) {
+    fn reset(&mut self, piece: &Piece, reason: &str, modes: Modes) {
         self.making = Making::default();
-        if self.start.modes.custom {
+        if modes.custom {
             let data = json!({
                 "type": "attempt_reset",
                 "run_id": piece.run,
@@ -254,11 +354,10 @@ impl RunStream {
             return;
         }
         self.n_silent = 0;
-        let (tenant, run) = (self.start.tenant.clone(), self.start.run);
-        match self.store.get_run(RunRef { tenant, run }).await {
+        match is_there(self.store.clone(), &self.start).await {
             // If it has ended, its last event is in the log and comes with the next read.
-            Ok(Some(_)) => {}
-            Ok(None) => self.done = true,
+            Ok(true) => {}
+            Ok(false) => self.done = true,
             Err(error) => tracing::warn!(code = %error.code, "look at the run of a silent stream"),
         }
     }

@@ -14,9 +14,9 @@ use evenkeel_core::port::store::StoreClient;
 use evenkeel_core::run::Outcome;
 use serde_json::{Value, json};
 
-use super::Hub;
 use super::follow::{Follow, Seen, view_of};
 use super::run_stream::OnLeave;
+use super::{Hub, project};
 
 /// What is waited for.
 pub(crate) struct WaitStart {
@@ -24,7 +24,7 @@ pub(crate) struct WaitStart {
     pub(crate) tenant: TenantId,
     /// The run's thread.
     pub(crate) thread: ThreadId,
-    /// The run.
+    /// The run; after it, whichever answers in its place.
     pub(crate) run: RunId,
     /// Its end, if it has ended, with the newest event of its thread.
     pub(crate) ended: Option<(Outcome, u64)>,
@@ -79,7 +79,10 @@ impl Waiter {
             match self.follow.next().await {
                 Seen::Event(event) if event.run == self.start.run => {
                     if let EventBody::RunEnded { outcome } = &event.body {
-                        return Some(self.end(outcome, event.seq).await);
+                        match project::answered_by(outcome) {
+                            Some(other) if self.start.ending == Ending::Values => self.start.run = other,
+                            _ => return Some(self.end(outcome, event.seq).await),
+                        }
                     }
                 }
                 Seen::Event(_) | Seen::Piece(_) | Seen::PiecesLost => {}

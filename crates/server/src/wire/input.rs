@@ -2,6 +2,7 @@
 
 use evenkeel_core::agent::Agent;
 use evenkeel_core::id::{BlobId, MessageId};
+use evenkeel_core::journal::EventBody;
 use evenkeel_core::message::{Block, Message, Role};
 use evenkeel_core::run::{BusyPolicy, Class, Repository, RunSpec};
 use evenkeel_core::{Code, Error, Generator, Wall};
@@ -14,16 +15,10 @@ use super::run::policy;
 
 /// Fields of the dialect that change what a run does and that we do not offer: refusing them is
 /// better than running something else than was asked.
-const NOT_OFFERED: [&str; 8] = [
-    "command",
-    "checkpoint",
-    "checkpoint_id",
-    "interrupt_before",
-    "interrupt_after",
-    "webhook",
-    "after_seconds",
-    "feedback_keys",
-];
+const NOT_OFFERED: [&str; 5] = ["command", "interrupt_before", "interrupt_after", "webhook", "feedback_keys"];
+
+/// The longest that a run may be put off.
+const DELAY_S_MAX: f64 = 30.0 * 24.0 * 3600.0;
 
 /// Fields kept with the run and shown again.
 const KEPT: [&str; 5] = ["input", "config", "context", "metadata", "stream_mode"];
@@ -37,6 +32,17 @@ pub(crate) struct InputLimits {
     pub(crate) chars_max: usize,
 }
 
+/// An assistant with what the configuration says of its runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assistant<'a> {
+    /// Prompt, route, tools, limits.
+    pub(crate) agent: &'a Agent,
+    /// Whether somebody waits for its runs.
+    pub(crate) class: Class,
+    /// What a busy thread does where neither the request nor the thread says.
+    pub(crate) busy_policy: BusyPolicy,
+}
+
 /// A checked request to create a run.
 #[derive(Debug)]
 pub(crate) struct RunRequest {
@@ -48,8 +54,14 @@ pub(crate) struct RunRequest {
     pub(crate) create_thread: bool,
     /// Cancel the run when its streaming or waiting client goes away.
     pub(crate) cancel_on_disconnect: bool,
-    /// What a busy thread does.
-    busy_policy: BusyPolicy,
+    /// What a busy thread does, if the request says so itself.
+    pub(crate) busy_policy: Option<BusyPolicy>,
+    /// The run is not started earlier than after this time.
+    pub(crate) delay: Duration,
+    /// The state on which the run builds, if not the newest.
+    pub(crate) checkpoint: Option<Value>,
+    /// Keep the thread of a run that made its own.
+    pub(crate) keep_thread: bool,
     /// Steps asked for by `config.recursion_limit`.
     steps_max: Option<u32>,
     body: Map<String, Value>,
@@ -73,7 +85,12 @@ impl RunRequest {
             modes: Modes::parse(body.get("stream_mode"))?,
             create_thread: one_of(&body, "if_not_exists", &["reject", "create"])? == Some("create"),
             cancel_on_disconnect: one_of(&body, "on_disconnect", &["continue", "cancel"])? == Some("cancel"),
-            busy_policy: busy_policy(&body)?,
+            busy_policy: busy_policy(&Value::Object(body.clone()))?,
+            delay: delay(&body)?,
+            checkpoint: ["checkpoint_id", "checkpoint"]
+                .iter()
+                .find_map(|key| body.get(*key).filter(|value| !value.is_null()).cloned()),
+            keep_thread: one_of(&body, "on_completion", &["delete", "keep"])? == Some("keep"),
             steps_max: recursion_limit(&body)?,
             body,
         })
@@ -89,11 +106,12 @@ impl RunRequest {
     /// What the run is asked to do.
     pub(crate) fn spec(
         &self,
-        agent: &Agent,
+        assistant: &Assistant<'_>,
         limits: InputLimits,
         now: Wall,
         generator: &Generator,
     ) -> Result<RunSpec, Error> {
+        let agent = assistant.agent;
         let input = self.body.get("input").unwrap_or(&Value::Null);
         let mut run_limits = agent.limits.clone();
         if let Some(steps) = self.steps_max {
@@ -103,10 +121,10 @@ impl RunRequest {
             assistant: agent.name.clone(),
             messages: messages(input, limits, now, generator)?,
             repository: repository(input, agent)?,
-            deadline: now.after(Duration::from_millis(run_limits.wall_ms_max)),
+            deadline: now.after(self.delay + Duration::from_millis(run_limits.wall_ms_max)),
             limits: run_limits,
-            class: if agent.workspace { Class::Batch } else { Class::Interactive },
-            busy_policy: self.busy_policy,
+            class: assistant.class,
+            busy_policy: self.busy_policy.unwrap_or(assistant.busy_policy),
             from_seq: None,
             request: self.kept(),
         })
@@ -148,16 +166,57 @@ fn one_of<'a>(body: &'a Map<String, Value>, key: &str, words: &[&str]) -> Result
     }
 }
 
-fn busy_policy(body: &Map<String, Value>) -> Result<BusyPolicy, Error> {
-    match text(body, "multitask_strategy")? {
-        None => Ok(BusyPolicy::default()),
-        Some(word) => policy(word).ok_or_else(|| {
-            malformed(
-                format!("`multitask_strategy` is `{word}`, which is not known."),
-                "Use enqueue, reject, interrupt, rollback, steer, merge or latest.",
-            )
-        }),
+/// The `multitask_strategy` of a body, if it has one.
+pub(crate) fn busy_policy(body: &Value) -> Result<Option<BusyPolicy>, Error> {
+    let wrong = |word: &Value| {
+        malformed(
+            format!("`multitask_strategy` is {word}, which is not known."),
+            "Use enqueue, reject, interrupt, rollback, steer, merge or latest.",
+        )
+    };
+    match body.get("multitask_strategy") {
+        None | Some(Value::Null) => Ok(None),
+        Some(word) => word.as_str().and_then(policy).ok_or_else(|| wrong(word)).map(Some),
     }
+}
+
+fn delay(body: &Map<String, Value>) -> Result<Duration, Error> {
+    match body.get("after_seconds") {
+        None | Some(Value::Null) => Ok(Duration::ZERO),
+        Some(value) => match value.as_f64().filter(|seconds| (0.0..=DELAY_S_MAX).contains(seconds)) {
+            Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+            None => Err(malformed(
+                "`after_seconds` is not a number of seconds from 0 to 30 days.",
+                "Send how many seconds from now the run may start.",
+            )),
+        },
+    }
+}
+
+/// What a client writes into the state: messages, and other values under their names.
+pub(crate) fn state_written(
+    body: &Value,
+    limits: InputLimits,
+    now: Wall,
+    generator: &Generator,
+) -> Result<EventBody, Error> {
+    let mut values = match body.get("values") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(values)) => values.clone(),
+        Some(_) => return Err(malformed("`values` is not an object.", "Send the values by their names.")),
+    };
+    let as_node = match body.get("as_node") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(node)) => Some(node.clone()),
+        Some(_) => return Err(malformed("`as_node` is not a string.", "Send the name of a node.")),
+    };
+    let messages = match values.shift_remove("messages") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(list)) if list.is_empty() => Vec::new(),
+        Some(list) => messages(&json!({ "messages": list }), limits, now, generator)?,
+    };
+    let values = if values.is_empty() { Value::Null } else { Value::Object(values) };
+    Ok(EventBody::StateWritten { messages, values, as_node })
 }
 
 fn recursion_limit(body: &Map<String, Value>) -> Result<Option<u32>, Error> {

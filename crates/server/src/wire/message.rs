@@ -20,6 +20,7 @@ pub(crate) fn of_event(event: &Event) -> Vec<Value> {
             vec![reply(event, message, attempts, finish)]
         }
         EventBody::ToolMessage { message } => results(message),
+        EventBody::StateWritten { messages, .. } => messages.iter().flat_map(written).collect(),
         _ => Vec::new(),
     }
 }
@@ -39,6 +40,11 @@ fn user(message: &Message) -> Value {
         "additional_kwargs": {},
         "response_metadata": {},
     })
+}
+
+/// A message that a client wrote into the state.
+fn written(message: &Message) -> Vec<Value> {
+    if message.role == Role::Tool { results(message) } else { vec![user(message)] }
 }
 
 fn reply(event: &Event, message: &Message, attempts: &[Attempt], finish: &str) -> Value {

@@ -5,21 +5,8 @@ use serde_json::Value;
 
 use super::refusal::malformed;
 
-/// The dialect's modes. Those of which we show nothing are accepted and stay silent.
-const KNOWN: [&str; 12] = [
-    "values",
-    "updates",
-    "messages",
-    "messages-tuple",
-    "custom",
-    "events",
-    "debug",
-    "tasks",
-    "checkpoints",
-    "tools",
-    "lifecycle",
-    "metadata",
-];
+/// Words that the clients know and of which the dialect itself shows nothing here: accepted, silent.
+const SILENT: [&str; 3] = ["tools", "lifecycle", "metadata"];
 
 /// The modes of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,12 +15,56 @@ pub(crate) struct Modes {
     pub(crate) values: bool,
     /// What each node added.
     pub(crate) updates: bool,
-    /// Whole messages under `messages/complete`.
+    /// Messages as far as they have come under `messages/partial`, whole under `messages/complete`.
     pub(crate) messages: bool,
     /// Token chunks under `messages`.
     pub(crate) tuple: bool,
     /// Our own kinds: waiting, verdicts, effects, attempts, notes.
     pub(crate) custom: bool,
+    /// Begin and end of each model call and each tool call.
+    pub(crate) tasks: bool,
+    /// Each checkpoint in the shape of a state.
+    pub(crate) checkpoints: bool,
+    /// Tasks and checkpoints, each with its step and instant.
+    pub(crate) debug: bool,
+    /// What happens in the form of callbacks: `on_chat_model_stream`, `on_tool_end` and so on.
+    pub(crate) events: bool,
+    /// What a thread's stream says between runs.
+    pub(crate) thread: ThreadModes,
+}
+
+/// What a thread's stream shows beside the modes of its runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadModes {
+    /// Everything that the runs' own streams show.
+    pub(crate) runs: bool,
+    /// That runs begin and end.
+    pub(crate) lifecycle: bool,
+    /// The state after a client changed it.
+    pub(crate) state_update: bool,
+}
+
+impl ThreadModes {
+    /// From words of a query; `run_modes` without any.
+    pub(crate) fn from_words<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        let mut modes = Self::default();
+        for word in words {
+            match word {
+                "run_modes" => modes.runs = true,
+                "lifecycle" => modes.lifecycle = true,
+                "state_update" => modes.state_update = true,
+                word => {
+                    return Err(malformed(
+                        format!("stream_mode `{word}` is not a mode of a thread's stream."),
+                        "Use run_modes, lifecycle or state_update.",
+                    ));
+                }
+            }
+        }
+        let none = modes == Self::default();
+        modes.runs |= none;
+        Ok(modes)
+    }
 }
 
 impl Modes {
@@ -58,6 +89,10 @@ impl Modes {
             (self.messages, "messages"),
             (self.tuple, "messages-tuple"),
             (self.custom, "custom"),
+            (self.tasks, "tasks"),
+            (self.checkpoints, "checkpoints"),
+            (self.debug, "debug"),
+            (self.events, "events"),
         ]
         .into_iter()
         .filter_map(|(on, word)| on.then_some(word))
@@ -74,11 +109,15 @@ impl Modes {
                 "messages" => modes.messages = true,
                 "messages-tuple" => modes.tuple = true,
                 "custom" => modes.custom = true,
-                word if KNOWN.contains(&word) => {}
+                "tasks" => modes.tasks = true,
+                "checkpoints" => modes.checkpoints = true,
+                "debug" => modes.debug = true,
+                "events" => modes.events = true,
+                word if SILENT.contains(&word) => {}
                 word => {
                     return Err(malformed(
                         format!("stream_mode `{word}` is not known."),
-                        "Use values, updates, messages, messages-tuple or custom.",
+                        "Use values, updates, messages, messages-tuple, custom, tasks, checkpoints, debug or events.",
                     ));
                 }
             }

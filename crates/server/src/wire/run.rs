@@ -1,6 +1,6 @@
 //! Runs as the dialect shows them.
 
-use evenkeel_core::run::{BusyPolicy, Run, RunState};
+use evenkeel_core::run::{BusyPolicy, EndReason, Run, RunState};
 use serde_json::{Value, json};
 
 use super::assistant::assistant_id;
@@ -77,5 +77,35 @@ pub(crate) fn run(run: &Run) -> Value {
         "created_at": run.created_at.iso(),
         "updated_at": run.updated_at.iso(),
         "langsmith_session_name": null,
+        "evenkeel": ours(run),
     })
+}
+
+/// What the dialect has no words for: our own state, the place in the line, why it waits or ended.
+fn ours(run: &Run) -> Value {
+    let ended = run.outcome.as_ref().and_then(|outcome| outcome.reason);
+    json!({
+        "state": run.state,
+        "position": (run.state == RunState::Queued).then_some(run.position),
+        "waits_because": waits_because(run),
+        "not_before": run.not_before.map(|at| at.iso()),
+        "reason": ended.or(run.stop),
+        "answered_by": ended.and_then(EndReason::answered_by),
+    })
+}
+
+/// Why a run does not run now, in words; `None` for one that runs or has ended.
+pub(crate) fn waits_because(run: &Run) -> Option<String> {
+    match (run.state, run.position, run.not_before) {
+        (RunState::Waiting, ..) => run.wait.as_ref().map(|wait| plain(&wait.reason)),
+        (RunState::Queued, 0, Some(at)) => Some(format!("starts not before {}", at.iso())),
+        (RunState::Queued, 0, None) => Some("waits for a free slot".to_owned()),
+        (RunState::Queued, n, _) => Some(format!("{n} before it on its thread")),
+        _ => None,
+    }
+}
+
+/// Text as a header can hold it.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_graphic() { c } else { ' ' }).take(200).collect()
 }

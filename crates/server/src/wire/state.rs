@@ -1,126 +1,255 @@
 //! A thread's state: a fold over its journal.
+//!
+//! The log is linear; the conversation is a tree in it, since a rollback or a fork goes back to the
+//! state after an earlier event. Each change is a node that knows what it builds on, so that the
+//! state after any event can be made again, also one that was left.
 
 use evenkeel_core::Wall;
 use evenkeel_core::id::{RunId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::thread::Thread;
+use evenkeel_core::run::{EndReason, Outcome};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::message;
 
 /// What a thread holds after the events folded so far.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct ThreadView {
+    thread: ThreadId,
     /// The newest event folded.
     pub(crate) seq: u64,
-    messages: Vec<Value>,
-    result: Option<Value>,
-    diff: Option<Value>,
+    nodes: Vec<Node>,
+    /// What the newest node holds.
+    now: Held,
     points: Vec<Point>,
+    /// The checkpoint on which the next one builds.
+    head: Option<u64>,
+    /// The run that was claimed last; the ends of others change nothing.
+    claimed: Option<RunId>,
+}
+
+/// A change of the conversation.
+#[derive(Clone, Debug)]
+struct Node {
+    seq: u64,
+    builds_on: Option<usize>,
+    change: Change,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Change {
+    messages: Vec<Value>,
+    /// Whether a message replaces the one of the same id.
+    replaces: bool,
+    /// Other values; `null` removes.
+    others: Map<String, Value>,
+}
+
+/// Messages and other values.
+#[derive(Clone, Debug, Default)]
+struct Held {
+    messages: Vec<Value>,
+    others: Map<String, Value>,
 }
 
 /// A place in the journal that the dialect calls a checkpoint.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     seq: u64,
+    parent: Option<u64>,
+    node: Option<usize>,
     run: RunId,
     step: u32,
     at: Wall,
     source: &'static str,
-    n_messages: usize,
+    /// Whether the agent has the next word.
+    open: bool,
+}
+
+impl Held {
+    fn apply(&mut self, change: &Change) {
+        for message in &change.messages {
+            let id = message.get("id").filter(|_| change.replaces);
+            let same = id.and_then(|id| self.messages.iter_mut().find(|held| held.get("id") == Some(id)));
+            match same {
+                Some(held) => *held = message.clone(),
+                None => self.messages.push(message.clone()),
+            }
+        }
+        for (name, value) in &change.others {
+            match value {
+                Value::Null => drop(self.others.shift_remove(name)),
+                value => drop(self.others.insert(name.clone(), value.clone())),
+            }
+        }
+    }
+
+    fn values(&self) -> Value {
+        let mut values = Map::from_iter([("messages".to_owned(), Value::Array(self.messages.clone()))]);
+        values.extend(self.others.clone());
+        Value::Object(values)
+    }
 }
 
 impl ThreadView {
+    /// The view of an empty log.
+    pub(crate) fn new(thread: ThreadId) -> Self {
+        Self {
+            thread,
+            seq: 0,
+            nodes: Vec::new(),
+            now: Held::default(),
+            points: Vec::new(),
+            head: None,
+            claimed: None,
+        }
+    }
+
     /// Folds the next event. An event that is folded already changes nothing.
     pub(crate) fn fold(&mut self, event: &Event) {
         if event.seq <= self.seq {
             return;
         }
         self.seq = event.seq;
-        self.messages.extend(message::of_event(event));
-        let source = match &event.body {
+        match &event.body {
+            EventBody::RunClaimed { .. } => self.claimed = Some(event.run),
             EventBody::UserMessage { .. } => {
-                self.result = None;
-                "input"
+                let others = Map::from_iter([("result".to_owned(), Value::Null)]);
+                self.change(event, Change { messages: message::of_event(event), replaces: false, others });
+                self.point(event, "input", true);
             }
-            EventBody::Checkpoint { .. } => "loop",
-            EventBody::RunEnded { outcome } => {
-                self.result = (!outcome.text.is_empty()).then(|| json!(outcome.text));
-                if let Some(diff) = &outcome.diff {
-                    self.diff = Some(json!(diff));
+            EventBody::Checkpoint { .. } => self.point(event, "loop", true),
+            EventBody::RunEnded { outcome } if self.ends_in_the_open(event.run, outcome) => {
+                self.change(event, Change { others: ended(outcome), ..Change::default() });
+                self.point(event, "loop", false);
+            }
+            EventBody::StateWritten { values, .. } => {
+                let others = values.as_object().cloned().unwrap_or_default();
+                self.change(event, Change { messages: message::of_event(event), replaces: true, others });
+                self.point(event, "update", false);
+            }
+            EventBody::Rewound { to, cause } => self.rewind(event.seq, (*to).min(event.seq - 1), cause),
+            _ => {
+                let messages = message::of_event(event);
+                if !messages.is_empty() {
+                    self.change(event, Change { messages, ..Change::default() });
                 }
-                "loop"
             }
-            _ => return,
-        };
-        let n_messages = self.messages.len();
-        let Event { seq, run, step, at, .. } = *event;
-        self.points.push(Point { seq, run, step, at, source, n_messages });
-    }
-
-    /// The state: `messages`, and of the last run its `result` and `diff`.
-    pub(crate) fn values(&self) -> Value {
-        if self.seq == 0 {
-            return json!({});
         }
-        let mut values = self.values_of(self.messages.len());
-        values.extend(self.result.clone().map(|result| ("result".to_owned(), result)));
-        values.extend(self.diff.clone().map(|diff| ("diff".to_owned(), diff)));
-        Value::Object(values)
     }
 
-    fn values_of(&self, n_messages: usize) -> Map<String, Value> {
-        let messages = self.messages.iter().take(n_messages).cloned().collect();
-        Map::from_iter([("messages".to_owned(), Value::Array(messages))])
+    /// Whether the end of a run is an end of a turn here: it was claimed, and is not undone.
+    fn ends_in_the_open(&self, run: RunId, outcome: &Outcome) -> bool {
+        self.claimed == Some(run) && !outcome.reason.is_some_and(EndReason::undoes)
+    }
+
+    fn change(&mut self, event: &Event, change: Change) {
+        self.now.apply(&change);
+        let builds_on = self.nodes.len().checked_sub(1);
+        self.nodes.push(Node { seq: event.seq, builds_on, change });
+    }
+
+    /// Goes back to the state after the event `to`. What a rollback leaves is no checkpoint any more;
+    /// what a fork leaves still is.
+    fn rewind(&mut self, seq: u64, to: u64, cause: &str) {
+        let builds_on = self.nodes.partition_point(|node| node.seq <= to).checked_sub(1);
+        self.now = self.held(builds_on);
+        self.nodes.push(Node { seq, builds_on, change: Change::default() });
+        if cause == "rollback" {
+            self.points.retain(|point| point.seq <= to);
+        }
+        self.head = self.points.iter().rfind(|point| point.seq <= to).map(|point| point.seq);
+    }
+
+    fn point(&mut self, event: &Event, source: &'static str, open: bool) {
+        let Event { seq, run, step, at, .. } = *event;
+        let node = self.nodes.len().checked_sub(1);
+        self.points.push(Point { seq, parent: self.head, node, run, step, at, source, open });
+        self.head = Some(seq);
+    }
+
+    /// What a node holds, from the root of its branch.
+    fn held(&self, node: Option<usize>) -> Held {
+        if node == self.nodes.len().checked_sub(1) {
+            return self.now.clone();
+        }
+        let builds_on = |idx: &usize| self.nodes.get(*idx).and_then(|node| node.builds_on);
+        let mut branch: Vec<usize> = std::iter::successors(node, builds_on).collect();
+        branch.reverse();
+        let mut held = Held::default();
+        branch.iter().filter_map(|idx| self.nodes.get(*idx)).for_each(|node| held.apply(&node.change));
+        held
+    }
+
+    /// The state: `messages`, of the last run its `result` and `diff`, and what clients wrote.
+    pub(crate) fn values(&self) -> Value {
+        if self.is_empty() { json!({}) } else { self.now.values() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.now.messages.is_empty() && self.now.others.is_empty()
+    }
+
+    fn at(&self, seq: u64) -> Option<&Point> {
+        self.points.iter().rev().find(|point| point.seq == seq)
     }
 
     /// The newest state in the dialect's shape.
-    pub(crate) fn state(&self, thread: &Thread) -> Value {
-        match self.points.last() {
-            Some(point) => self.shape(thread, self.points.len() - 1, *point, self.values()),
+    pub(crate) fn state(&self) -> Value {
+        match self.head.and_then(|seq| self.at(seq)) {
+            Some(point) => self.shape(point),
             None => empty(),
         }
     }
 
-    /// States, newest first, those before the checkpoint `before` if it is given.
-    pub(crate) fn history(&self, thread: &Thread, limit: usize, before: Option<Uuid>) -> Vec<Value> {
-        let known = before.map(|id| self.points.iter().position(|p| checkpoint_id(thread.id, p.seq) == id));
-        let end = match known {
-            None => self.points.len(),
-            Some(position) => position.unwrap_or(0),
-        };
-        let points = self.points.iter().enumerate().take(end).rev().take(limit);
-        points
-            .map(|(idx, point)| {
-                let newest = idx + 1 == self.points.len();
-                let values =
-                    if newest { self.values() } else { Value::Object(self.values_of(point.n_messages)) };
-                self.shape(thread, idx, *point, values)
-            })
-            .collect()
+    /// The state at a checkpoint, if there is such a checkpoint.
+    pub(crate) fn state_at(&self, id: Uuid) -> Option<Value> {
+        self.find(id).map(|point| self.shape(point))
     }
 
-    fn shape(&self, thread: &Thread, idx: usize, point: Point, values: Value) -> Value {
-        let newest = idx + 1 == self.points.len();
-        let next: &[&str] = if newest && thread.active.is_none() { &[] } else { &["agent"] };
-        let id = checkpoint_id(thread.id, point.seq);
-        let parent = idx.checked_sub(1).and_then(|idx| self.points.get(idx));
-        let parent = parent.map(|point| checkpoint_id(thread.id, point.seq));
+    /// The event behind which a checkpoint lies.
+    pub(crate) fn seq_of(&self, id: Uuid) -> Option<u64> {
+        self.find(id).map(|point| point.seq)
+    }
+
+    fn find(&self, id: Uuid) -> Option<&Point> {
+        self.points.iter().find(|point| checkpoint_id(self.thread, point.seq) == id)
+    }
+
+    /// States, newest first: those before the checkpoint `before` if it is given, and those whose
+    /// metadata holds what `metadata` holds.
+    pub(crate) fn history(&self, limit: usize, before: Option<Uuid>, metadata: &Value) -> Vec<Value> {
+        let position = |id: Uuid| self.points.iter().position(|p| checkpoint_id(self.thread, p.seq) == id);
+        let end = before.map_or(self.points.len(), |id| position(id).unwrap_or(0));
+        let points = self.points.iter().take(end).rev();
+        points.filter(|p| holds(&self.about(p), metadata)).take(limit).map(|p| self.shape(p)).collect()
+    }
+
+    fn about(&self, point: &Point) -> Value {
         json!({
-            "values": values,
+            "source": point.source,
+            "step": point.step,
+            // A client's own write belongs to no run.
+            "run_id": (point.source != "update").then_some(point.run),
+            "thread_id": self.thread,
+            "seq": point.seq,
+        })
+    }
+
+    fn shape(&self, point: &Point) -> Value {
+        let id = checkpoint_id(self.thread, point.seq);
+        let parent = point.parent.map(|seq| checkpoint_id(self.thread, seq));
+        let next: &[&str] = if point.open { &["agent"] } else { &[] };
+        let held = self.held(point.node);
+        json!({
+            "values": held.values(),
             "next": next,
-            "tasks": [],
-            "metadata": {
-                "source": point.source,
-                "step": point.step,
-                "run_id": point.run,
-                "thread_id": thread.id,
-                "seq": point.seq,
-            },
+            "tasks": next.iter().map(|name| task(id, name)).collect::<Vec<_>>(),
+            "metadata": self.about(point),
             "created_at": point.at.iso(),
-            "checkpoint": checkpoint(thread.id, id),
-            "parent_checkpoint": parent.map(|id| checkpoint(thread.id, id)),
+            "checkpoint": checkpoint(self.thread, id),
+            "parent_checkpoint": parent.map(|id| checkpoint(self.thread, id)),
             "interrupts": [],
             "checkpoint_id": id,
             "parent_checkpoint_id": parent,
@@ -128,13 +257,39 @@ impl ThreadView {
     }
 }
 
+/// What the end of a run leaves beside its messages.
+fn ended(outcome: &Outcome) -> Map<String, Value> {
+    let result = if outcome.text.is_empty() { Value::Null } else { json!(outcome.text) };
+    let diff = outcome.diff.iter().map(|diff| ("diff".to_owned(), json!(diff)));
+    [("result".to_owned(), result)].into_iter().chain(diff).collect()
+}
+
+/// Whether `value` has every member of `wanted`, with the same value; objects within likewise.
+pub(crate) fn holds(value: &Value, wanted: &Value) -> bool {
+    match wanted {
+        Value::Object(wanted) => {
+            wanted.iter().all(|(key, wanted)| value.get(key).is_some_and(|value| holds(value, wanted)))
+        }
+        Value::Null => true,
+        wanted => value == wanted,
+    }
+}
+
 /// The id of a checkpoint: the same on every replica, since it follows from its place.
-fn checkpoint_id(thread: ThreadId, seq: u64) -> Uuid {
+pub(crate) fn checkpoint_id(thread: ThreadId, seq: u64) -> Uuid {
     Uuid::new_v5(&thread.0, &seq.to_be_bytes())
 }
 
-fn checkpoint(thread: ThreadId, id: Uuid) -> Value {
+/// A checkpoint as it is named.
+pub(crate) fn checkpoint(thread: ThreadId, id: Uuid) -> Value {
     json!({ "checkpoint_id": id, "thread_id": thread, "checkpoint_ns": "" })
+}
+
+fn task(checkpoint: Uuid, name: &str) -> Value {
+    json!({
+        "id": Uuid::new_v5(&checkpoint, name.as_bytes()), "name": name, "path": ["__pregel_pull", name],
+        "error": null, "interrupts": [], "checkpoint": null, "state": null, "result": null,
+    })
 }
 
 fn empty() -> Value {

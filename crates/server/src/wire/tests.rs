@@ -1,8 +1,9 @@
+use evenkeel_core::run::{BusyPolicy, Class};
 use evenkeel_core::{Code, Generator, Wall};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::input::{InputLimits, RunRequest};
+use super::input::{Assistant, InputLimits, RunRequest};
 use super::run::{policy, states, status, strategy};
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -47,10 +48,11 @@ proptest! {
     #[test]
     fn whatever_the_input_it_is_taken_or_refused(input in any_json()) {
         let body = json!({ "assistant_id": "coder", "input": input });
-        let agent = evenkeel_tools::agents::builtin().into_iter().next().unwrap();
+        let agent = &evenkeel_tools::agents::builtin().into_iter().next().unwrap();
+        let assistant = Assistant { agent, class: Class::Batch, busy_policy: BusyPolicy::Enqueue };
         let limits = InputLimits { messages_max: 3, chars_max: 5 };
         let request = RunRequest::parse(body).unwrap();
-        match request.spec(&agent, limits, Wall(1), &Generator::from_seed(1)) {
+        match request.spec(&assistant, limits, Wall(1), &Generator::from_seed(1)) {
             Ok(spec) => {
                 prop_assert!((1..=3).contains(&spec.messages.len()));
                 prop_assert!(spec.messages.iter().all(|m| (1..=5).contains(&m.joined_text().chars().count())));

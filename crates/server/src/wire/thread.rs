@@ -1,20 +1,31 @@
 //! Threads as the dialect shows them.
 
-use evenkeel_core::run::{Run, RunState};
+use evenkeel_core::run::{EndReason, Run, RunState};
 use evenkeel_core::thread::Thread;
 use serde_json::{Value, json};
+
+use super::run::strategy;
 
 /// The dialect's word for where a thread stands; derived from rows, never stored.
 pub(crate) fn status(thread: &Thread, newest: Option<&Run>) -> &'static str {
     if thread.active.is_some() || thread.n_waiting > 0 {
         return "busy";
     }
-    match newest.map(|run| run.state) {
+    match newest.map(|run| run.state).or(thread.newest_state) {
         Some(RunState::Failed | RunState::Expired) => "error",
+        // Answered by another run, undone, or replaced before it began: nothing is left half done.
+        Some(RunState::Cancelled) if newest.is_some_and(left_nothing) => "idle",
         Some(RunState::Cancelled) => "interrupted",
         Some(RunState::Queued | RunState::Running | RunState::Waiting | RunState::Cancelling) => "busy",
         Some(RunState::Completed) | None => "idle",
     }
+}
+
+fn left_nothing(run: &Run) -> bool {
+    let reason = run.outcome.as_ref().and_then(|outcome| outcome.reason);
+    reason.is_some_and(|reason| {
+        reason.undoes() || reason.answered_by().is_some() || matches!(reason, EndReason::Superseded { .. })
+    })
 }
 
 /// A thread. `values` is `None` where the dialect would not show them.
@@ -31,5 +42,6 @@ pub(crate) fn thread(thread: &Thread, newest: Option<&Run>, values: Option<Value
         "values": values,
         "error": error.map(|error| json!({ "error": error.code, "message": error.message })),
         "interrupts": {},
+        "multitask_strategy": thread.busy_policy.map(strategy),
     })
 }

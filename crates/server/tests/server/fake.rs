@@ -1,7 +1,8 @@
 //! A provider on the OpenAI wire that plays one coding task: it looks, writes, and finishes.
 //!
 //! What it says next follows from how many results the request holds, so a repeated call gets the
-//! same answer, as from a model at temperature zero.
+//! same answer, as from a model at temperature zero. A user message that holds `slow` takes two
+//! seconds, one that holds `fail` is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -51,16 +52,31 @@ impl Fake {
 async fn answer(fake: Arc<Fake>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let body = request.into_body().collect().await?.to_bytes();
     fake.calls.fetch_add(1, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_millis(fake.think_ms.load(Ordering::Relaxed))).await;
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    let asked = asked(&request);
+    let slow_ms = if asked.contains("slow") { 2_000 } else { 0 };
+    tokio::time::sleep(Duration::from_millis(slow_ms + fake.think_ms.load(Ordering::Relaxed))).await;
     let mut response = Response::new(Full::default());
     if fake.down.load(Ordering::Relaxed) {
         *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
         return Ok(response);
     }
-    let request: Value = serde_json::from_slice(&body).unwrap();
+    if asked.contains("fail") {
+        *response.status_mut() = http::StatusCode::BAD_REQUEST;
+        *response.body_mut() =
+            Full::new(Bytes::from(r#"{"error":{"message":"boom","type":"invalid_request_error"}}"#));
+        return Ok(response);
+    }
     response.headers_mut().insert("content-type", http::HeaderValue::from_static("text/event-stream"));
     *response.body_mut() = Full::new(Bytes::from(stream(&request)));
     Ok(response)
+}
+
+/// The text of the newest user message.
+fn asked(request: &Value) -> String {
+    let messages = request["messages"].as_array().unwrap();
+    let newest = messages.iter().rev().find(|message| message["role"] == "user");
+    newest.map(|message| message["content"].to_string()).unwrap_or_default()
 }
 
 /// The next line of the play as a stream of chunks.

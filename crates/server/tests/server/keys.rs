@@ -116,6 +116,10 @@ async fn a_foreign_id_is_not_found_for_every_verb() {
     let mut create_if_missing = chat("mine");
     create_if_missing["if_not_exists"] = json!("create");
     let create_if_missing = create_if_missing.to_string();
+    let shown = world.ask(Method::GET, &format!("/threads/{thread}/state"), &own, "").await.json();
+    let checkpoint = shown["checkpoint_id"].as_str().unwrap();
+    let by_body = json!({ "checkpoint": { "checkpoint_id": checkpoint } }).to_string();
+    let named = json!({ "thread_id": thread, "run_ids": [run] }).to_string();
     let claim = json!({ "thread_id": thread, "if_exists": "do_nothing" }).to_string();
     let matrix: Vec<(Method, String, &str, u16)> = vec![
         (Method::GET, format!("/threads/{thread}"), "", 404),
@@ -138,10 +142,15 @@ async fn a_foreign_id_is_not_found_for_every_verb() {
         (Method::GET, format!("/v1/threads/{thread}/runs"), "", 404),
         (Method::GET, format!("/v1/threads/{thread}/events"), "", 404),
         (Method::POST, "/threads".to_owned(), &claim, 409),
-        // Not offered to anybody.
-        (Method::PATCH, format!("/threads/{thread}"), "{}", 501),
-        (Method::DELETE, format!("/threads/{thread}"), "", 501),
-        (Method::DELETE, format!("{path}/{run}"), "", 501),
+        (Method::PATCH, format!("/threads/{thread}"), r#"{"metadata":{"mine":1}}"#, 404),
+        (Method::DELETE, format!("/threads/{thread}"), "", 404),
+        (Method::DELETE, format!("{path}/{run}"), "", 404),
+        (Method::GET, format!("/threads/{thread}/stream"), "", 404),
+        (Method::POST, format!("/threads/{thread}/state"), r#"{"values":{}}"#, 404),
+        (Method::GET, format!("/threads/{thread}/state/{checkpoint}"), "", 404),
+        (Method::POST, format!("/threads/{thread}/state/checkpoint"), &by_body, 404),
+        (Method::POST, "/runs/cancel".to_owned(), &named, 404),
+        (Method::POST, "/runs/cancel".to_owned(), r#"{"status":"all"}"#, 404),
     ];
     for (method, path, body, expected) in matrix {
         let answered = world.ask(method.clone(), &path, &[("x-api-key", "ko")], body).await;
@@ -149,6 +158,17 @@ async fn a_foreign_id_is_not_found_for_every_verb() {
         assert_eq!(answered.status.as_u16(), expected, "{method} {path}: {text}");
         assert!(!text.contains("canary"), "{method} {path} tells: {text}");
     }
+    let search = json!({ "ids": [thread] }).to_string();
+    let found = world.ask(Method::POST, "/threads/search", &[("x-api-key", "ko")], &search).await.json();
+    assert_eq!(found, json!([]), "a search by id tells nothing either");
+    assert_eq!(
+        world.ask(Method::POST, "/threads/count", &[("x-api-key", "ko")], &search).await.json(),
+        json!(0)
+    );
+    assert_eq!(
+        world.ask(Method::GET, &format!("/threads/{thread}"), &own, "").await.json()["metadata"],
+        json!({})
+    );
     // A run of one's own on a foreign thread's path, and the other way round.
     let mine = world.ask(Method::POST, "/runs", &[("x-api-key", "ko")], &create).await.json();
     let mixed = format!("/threads/{thread}/runs/{}", mine["run_id"].as_str().unwrap());

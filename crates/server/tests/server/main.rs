@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod bad_input;
+mod clients;
 mod config;
 mod door;
 mod end_to_end;
@@ -13,8 +14,8 @@ mod gateway;
 mod keys;
 mod replay;
 mod replicas;
-mod sdk;
 mod streams;
+mod threads;
 mod traces;
 mod upstream;
 mod world;

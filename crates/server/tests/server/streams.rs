@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::world::{Sse, World, cancel_in_store, chat, outline};
 
-const MODES: &str = "values,updates,messages-tuple,messages,custom";
+const MODES: &str = "values,updates,messages-tuple,messages,custom,tasks,checkpoints,debug,events";
 
 /// Replaces what differs from run to run.
 fn steady(text: &str, world: &[(&str, &str)]) -> String {
@@ -57,11 +57,11 @@ async fn a_run_is_shown_byte_for_byte() {
     expect![[r#"
         event: metadata\r\n
         data: {"run_id":"RUN","attempt":1}\r\n
-        id: 1\r\n
+        id: 1-0\r\n
         \r\n
         event: values\r\n
         data: {"messages":[{"type":"human","id":"u1","content":"hi","name":null,"additional_kwargs":{},"response_metadata":{}}]}\r\n
-        id: 2\r\n
+        id: 2-0\r\n
         \r\n
         event: messages\r\n
         data: [{"type":"AIMessageChunk","id":"run-RUN-1-1","content":"Hel","name":null,"additional_kwargs":{},"response_metadata":{},"tool_calls":[],"invalid_tool_calls":[],"usage_metadata":null,"tool_call_chunks":[],"chunk_position":null},{"run_id":"RUN","langgraph_node":"agent","langgraph_step":1,"attempt":1,"provisional":true}]\r\n
@@ -72,11 +72,11 @@ async fn a_run_is_shown_byte_for_byte() {
         \r\n
         event: values\r\n
         data: {"messages":[{"type":"human","id":"u1","content":"hi","name":null,"additional_kwargs":{},"response_metadata":{}},{"type":"ai","id":"run-RUN-1-1","content":"Hello","name":null,"additional_kwargs":{},"response_metadata":{"finish_reason":"stop","model_name":"large","model_provider":"acme"},"tool_calls":[],"invalid_tool_calls":[],"usage_metadata":{"input_tokens":10,"output_tokens":2,"total_tokens":12}}]}\r\n
-        id: 4\r\n
+        id: 4-0\r\n
         \r\n
         event: values\r\n
         data: {"messages":[{"type":"human","id":"u1","content":"hi","name":null,"additional_kwargs":{},"response_metadata":{}},{"type":"ai","id":"run-RUN-1-1","content":"Hello","name":null,"additional_kwargs":{},"response_metadata":{"finish_reason":"stop","model_name":"large","model_provider":"acme"},"tool_calls":[],"invalid_tool_calls":[],"usage_metadata":{"input_tokens":10,"output_tokens":2,"total_tokens":12}}],"result":"Hello"}\r\n
-        id: 5\r\n
+        id: 5-0\r\n
         \r\n
         event: end\r\n
         data: {"status":"success"}\r\n
@@ -126,7 +126,7 @@ async fn a_client_that_reconnects_while_the_run_goes_on_misses_and_repeats_nothi
     let mut stream = world.stream(&path, &[("last-event-id", &cursor)]).await;
     for step in 1..=6 {
         player.tool_step(step, &format!("step {step}")).await;
-        for _ in 0..3 {
+        for _ in 0..9 {
             let got = stream.next().await.unwrap();
             cursor = got.id.clone().unwrap_or(cursor);
             seen.push(got);
@@ -308,4 +308,59 @@ async fn many_slow_readers_cost_little_and_hold_no_run_back() {
     for reader in readers {
         assert_eq!(reader.all().await.last().unwrap().event, "end");
     }
+}
+
+#[tokio::test]
+async fn each_mode_shows_its_view_of_the_same_run() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    let run = world.run(&thread, "hi").await;
+    let player = world.player().await;
+    let path = |mode: &str| format!("/threads/{thread}/runs/{run}/stream?stream_mode={mode}");
+    let mut partial = world.stream(&path("messages"), &[("last-event-id", "-1")]).await;
+    let mut calls = world.stream(&path("events"), &[("last-event-id", "-1")]).await;
+    assert_eq!(partial.next().await.unwrap().event, "metadata");
+    assert_eq!(calls.next().await.unwrap().event, "metadata");
+    assert_eq!(calls.next().await.unwrap().data["event"], "on_chain_start");
+    player.piece(1, 1, Provisional::Text("Hel".into()));
+    player.piece(1, 1, Provisional::Text("lo".into()));
+    assert_eq!(partial.next().await.unwrap().event, "messages/metadata");
+    for text in ["Hel", "Hello"] {
+        let got = partial.next().await.unwrap();
+        assert_eq!(
+            (got.event.as_str(), &got.data[0]["content"], got.id),
+            ("messages/partial", &json!(text), None)
+        );
+    }
+    assert_eq!(calls.next().await.unwrap().data["data"]["chunk"]["content"], "Hel");
+    player.tool_step(1, "Hello").await;
+    player.commit(1, vec![player.settled(1)]).await;
+    player.finish(2, "done").await;
+    assert_eq!(partial.next().await.unwrap().event, "messages/metadata");
+    assert_eq!(partial.next().await.unwrap().event, "messages/complete");
+    let all = async |mode: &str| {
+        let shown = world.stream(&path(mode), &[("last-event-id", "-1")]).await.all().await;
+        shown.into_iter().filter(|got| got.event == mode).collect::<Vec<_>>()
+    };
+    let tasks = all("tasks").await;
+    let names: Vec<_> = tasks.iter().map(|got| got.data["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["agent", "agent", "tools", "agent", "agent"]);
+    assert_eq!(tasks[0].data["id"], tasks[1].data["id"]);
+    assert_eq!(tasks[1].data["result"]["messages"][0]["content"], "Hello");
+    let checkpoints = all("checkpoints").await;
+    let history = world.get(&format!("/threads/{thread}/history?limit=100")).await.json();
+    let ids =
+        |values: &[&serde_json::Value]| values.iter().map(|v| v["checkpoint_id"].clone()).collect::<Vec<_>>();
+    let mut past: Vec<_> = history.as_array().unwrap().iter().collect();
+    past.reverse();
+    assert_eq!(ids(&checkpoints.iter().map(|got| &got.data).collect::<Vec<_>>()), ids(&past));
+    assert_eq!(checkpoints[1].data["parent_config"]["configurable"], checkpoints[0].data["checkpoint"]);
+    let debug = all("debug").await;
+    assert_eq!(debug.len(), tasks.len() + checkpoints.len());
+    let events: Vec<_> =
+        all("events").await.iter().map(|got| got.data["event"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(
+        events,
+        ["on_chain_start", "on_chat_model_end", "on_tool_end", "on_chat_model_end", "on_chain_end"]
+    );
 }
