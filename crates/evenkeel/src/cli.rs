@@ -14,6 +14,7 @@ use crate::cmd;
     after_help = "\
 Try it, no keys needed:   evenkeel demo
 A server:                 evenkeel serve
+A conversation:           evenkeel chat
 One coding task:          evenkeel run \"make the tests pass\" --repo .
 What an error means:      evenkeel explain CODE
 Your own configuration:   evenkeel check && evenkeel lab run system1-as-given"
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Serve(cmd::serve::Args),
     /// Run one coding task, with live progress and the diff at the end
     Run(cmd::run::Args),
+    /// Talk to an assistant in the terminal or from a pipe
+    Chat(cmd::chat::Args),
     /// Say what an error code means, or every decision made in a run
     Explain(cmd::explain::Args),
     /// Validate the configuration, print its effective values and what is unwise about it
@@ -39,6 +42,8 @@ pub(crate) enum Command {
     Doctor(cmd::doctor::Args),
     /// List, show, follow and cancel runs
     Runs(cmd::runs::Args),
+    /// List, show and remove threads
+    Threads(cmd::threads::Args),
     /// Show the model router; drain, enable or probe a deployment
     Router(cmd::router::Args),
     /// List the replicas of a platform and how they are

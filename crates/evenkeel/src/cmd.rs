@@ -1,5 +1,6 @@
 //! The commands. Each reads its arguments, does one thing, and gives an exit code.
 
+pub(crate) mod chat;
 pub(crate) mod check;
 pub(crate) mod configure;
 pub(crate) mod demo;
@@ -14,6 +15,7 @@ pub(crate) mod router;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod serve;
+pub(crate) mod threads;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,8 @@ pub(crate) async fn run(cli: Cli) -> Done {
         Command::Lab(args) => lab::run(&env, args).await,
         Command::Serve(args) => serve::run(env, args).await,
         Command::Run(args) => run::run(env, args).await,
+        Command::Chat(args) => chat::run(env, args).await,
+        Command::Threads(args) => threads::run(&env, args).await,
         Command::Check(args) => check::run(&args),
         Command::Keys(args) => keys::run(&env, args).await,
         Command::Mcp(args) => mcp::run(&env, args).await,

@@ -45,7 +45,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match runtime.block_on(cmd::run(cli)) {
+    let done = runtime.block_on(cmd::run(cli));
+    // A read of the terminal that nobody waits for any more must not keep the process.
+    runtime.shutdown_background();
+    match done {
         Ok(code) => code,
         Err(error) => output::failure(&error),
     }

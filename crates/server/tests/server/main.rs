@@ -12,6 +12,7 @@ mod failover;
 mod fake;
 mod gateway;
 mod keys;
+mod policies;
 mod replay;
 mod replicas;
 mod streams;

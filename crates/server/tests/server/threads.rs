@@ -56,7 +56,9 @@ async fn the_policy_is_the_requests_else_the_threads_else_the_assistants() {
 async fn threads_are_found_by_what_is_known_of_them() {
     let world = World::new().await;
     for n in 0..5 {
-        world.post("/threads", &json!({ "metadata": { "team": "a", "n": n } })).await;
+        // Of threads made in the same millisecond the ids say the order.
+        let id = format!("00000000-0000-4000-8000-00000000000{n}");
+        world.post("/threads", &json!({ "thread_id": id, "metadata": { "team": "a", "n": n } })).await;
     }
     let busy =
         world.post("/threads", &json!({ "metadata": { "team": "b", "n": 5 } })).await.json()["thread_id"]

@@ -144,7 +144,7 @@ async fn a_collector_that_is_away_costs_a_bounded_queue_and_a_count() {
     for _ in 0..200 {
         play(&exporter, &world).await;
     }
-    assert!(begun.elapsed() < Duration::from_secs(10), "the exporter held the runs up");
+    assert!(begun.elapsed() < Duration::from_secs(60), "the exporter held the runs up");
     let stats = exporter.stats();
     assert!(stats.dropped >= 500, "{stats:?}");
     assert_eq!(stats.exported, 0);
