@@ -76,7 +76,12 @@ struct Talk {
 
 impl Talk {
     /// Until the input has ended and everything is answered; says whether all of it was.
-    async fn go(&mut self, session: &mut Session, screen: &mut Screen, stop: &mut Stop) -> Result<bool, Error> {
+    async fn go(
+        &mut self,
+        session: &mut Session,
+        screen: &mut Screen,
+        stop: &mut Stop,
+    ) -> Result<bool, Error> {
         let mut all_well = true;
         loop {
             if !self.is_open && session.is_idle() {

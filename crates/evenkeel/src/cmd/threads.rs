@@ -105,7 +105,8 @@ async fn show(server: &Server, id: ThreadId, json: bool) -> Done {
         let content = output::safe(message["content"].as_str().unwrap_or_default());
         output::line(format_args!("\n{}\n{content}", style.paint(Paint::Dim, kind)))?;
         for call in message["tool_calls"].as_array().into_iter().flatten() {
-            let called = brief(&format!("{} {}", call["name"].as_str().unwrap_or_default(), call["args"]), 160);
+            let called =
+                brief(&format!("{} {}", call["name"].as_str().unwrap_or_default(), call["args"]), 160);
             output::line(format_args!("{}", style.paint(Paint::Dim, format!("calls {called}"))))?;
         }
     }

@@ -32,7 +32,8 @@ async fn an_unmodified_stream_goes_on_when_its_server_is_killed() {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("the folder is made");
         std::fs::write(path, text).expect("the file is written");
     }
-    let fake = provider::start(&Env::real(), FakeConfig::new("fake", Arc::new(Solver))).await.expect("a provider");
+    let fake =
+        provider::start(&Env::real(), FakeConfig::new("fake", Arc::new(Solver))).await.expect("a provider");
     let config = format!(
         "[workspaces]\nsources = [{:?}]\n[providers.fake]\nkind = \"openai\"\nbase_url = {:?}\n\
          [deployments.fake]\nprovider = \"fake\"\nmodel = \"m\"\n[routes.default]\ntiers = [[\"fake\"]]\n",
@@ -49,7 +50,8 @@ async fn an_unmodified_stream_goes_on_when_its_server_is_killed() {
     client.args([program, &address, &repository, &Solver::ask(script, Shape::Short, 1)]);
     let mut client = client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("Python starts");
     let mut said = BufReader::new(client.stdout.take().expect("stdout is piped")).lines();
-    let first = tokio::time::timeout(Duration::from_secs(60), said.next_line()).await.expect("a step in time");
+    let first =
+        tokio::time::timeout(Duration::from_secs(60), said.next_line()).await.expect("a step in time");
     assert_eq!(first.expect("a line").as_deref(), Some("seen"));
 
     kill(&mut server).await;

@@ -17,7 +17,8 @@ async def main(url: str, repository: str, task: str) -> None:
     body = {"messages": [{"role": "user", "content": task}], "repository": {"directory": repository}}
     async for part in client.runs.stream(thread, "coder", input=body, stream_mode=["updates"]):
         gap, last = max(gap, time.monotonic() - last), time.monotonic()
-        if part.id:
+        # The client repeats the last id on events that have none of their own, such as `end`.
+        if part.event in ("metadata", "updates"):
             ids.append(part.id)
         if part.event == "metadata":
             attempts.append(part.data.get("attempt"))

@@ -245,7 +245,8 @@ async fn a_delayed_run_keeps_its_place_and_says_when() {
     assert_eq!(accepted.json()["status"], "pending");
     assert!(accepted.json()["evenkeel"]["not_before"].is_string(), "{:?}", accepted.body);
     assert!(world.claim_ready().await.is_none());
-    let busy = Busy { runs: format!("/threads/{thread}/runs"), first: id(&accepted), thread, player: None, world };
+    let busy =
+        Busy { runs: format!("/threads/{thread}/runs"), first: id(&accepted), thread, player: None, world };
     busy.next().await.finish(1, "now").await;
     assert_eq!(busy.said().await, ["later", "now"]);
 }
