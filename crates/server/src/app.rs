@@ -11,7 +11,7 @@ pub(crate) mod hints;
 mod running;
 mod shared;
 mod slots;
-mod store;
+pub mod store;
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -26,10 +26,7 @@ use evenkeel_env::{Env, Listener};
 use evenkeel_harness::{Harness, HarnessConfig, HarnessSlots, Parts};
 use evenkeel_model::{ProviderKeys, Router};
 use evenkeel_sandbox::Launcher;
-use evenkeel_store::Guards;
-use evenkeel_store::memory::MemoryStore;
 use evenkeel_store::slow::SlowStore;
-use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
 use evenkeel_tools::workspace::ShadowWorkspaces;
 use evenkeel_tools::{ToolSlots, Toolbox};
 
@@ -39,7 +36,7 @@ pub use running::Running;
 pub(crate) use shared::Shared;
 pub use slots::ComponentSlots;
 
-use crate::config::{Config, Role, StoreEngine};
+use crate::config::{Config, Role};
 use crate::stream::Hub;
 use crate::telemetry::{Exporter, Metrics};
 
@@ -84,7 +81,7 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
         let slots = ComponentSlots::new(&config.limits);
         let exporter = Exporter::start(&env, &config)?;
 
-        let (engine, failure) = open_store(&env, &config)?;
+        let (engine, failure) = store::open(&env, &config).await?;
         let (keeper, engine) = EngineKeeper::new(&env, engine, failure);
         let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
         let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);
@@ -189,20 +186,6 @@ fn no_listener(address: SocketAddr, error: &std::io::Error) -> Error {
         ),
     };
     Error::new(code, Origin::Ours, format!("Cannot listen on {address}: {error}."), remedy)
-}
-
-/// The engine, and what resolves if it can no longer be trusted.
-fn open_store(env: &Env, config: &Config) -> Result<(Arc<dyn Store>, BoxFuture<'static, Error>), Error> {
-    match config.server.store {
-        StoreEngine::Memory => Ok((MemoryStore::new(env), Box::pin(std::future::pending()))),
-        StoreEngine::Sqlite => {
-            let guards = if config.protect == Protect::None { Guards::PLAIN } else { Guards::ALL };
-            let options = SqliteOptions { guards, ..SqliteOptions::default() };
-            let store = SqliteStore::open(env, &config.server.data_dir, options)?;
-            let failure = store.poisoned();
-            Ok((store, failure))
-        }
-    }
 }
 
 fn harness_config(config: &Config, listening: SocketAddr) -> HarnessConfig {

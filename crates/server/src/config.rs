@@ -11,6 +11,7 @@ mod limits;
 mod overlay;
 mod replicas;
 mod sections;
+mod store;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,9 +28,10 @@ pub use limits::{ApiLimits, DurationText, GatewayLimits, HarnessLimits, Limits, 
 pub use overlay::{Environment, Overrides};
 pub use replicas::{GatewaySection, ReplicaSection};
 pub use sections::{
-    AssistantSection, AuthMode, AuthSection, KeySection, Role, ServerSection, StoreEngine, TelemetrySection,
+    AssistantSection, AuthMode, AuthSection, KeySection, Role, ServerSection, TelemetrySection,
     WorkspacesSection,
 };
+pub use store::{StoreEngine, StoreUrl};
 
 /// The whole configuration, with every default filled in.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +96,9 @@ impl Config {
     pub fn check(&self) -> Result<Vec<String>, Error> {
         self.check_address()?;
         self.server.check()?;
+        if let StoreEngine::Postgres(url) = &self.server.store {
+            url.resolve(&self.environment)?;
+        }
         self.limits.check()?;
         self.sandbox.check()?;
         limits::check_commands("sandbox.limits", &self.sandbox.limits)?;

@@ -100,6 +100,8 @@ pub struct PostgresOptions {
     pub answer_max: Duration,
     /// Whose clock judges leases.
     pub lease_clock: LeaseClock,
+    /// Which checks are on: all, except to compare with a plain design.
+    pub guards: Guards,
 }
 
 impl Default for PostgresOptions {
@@ -114,6 +116,7 @@ impl Default for PostgresOptions {
             connect_max: Duration::from_secs(3),
             answer_max: Duration::from_secs(5),
             lease_clock: LeaseClock::Database,
+            guards: Guards::ALL,
         }
     }
 }
@@ -133,6 +136,14 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
+    /// Looks whether a URL can be used, without connecting.
+    ///
+    /// # Errors
+    /// `config-invalid`, or `store-tls` if a file that it names cannot be used. The URL is in neither.
+    pub fn check_url(url: &str) -> Result<(), Error> {
+        Target::parse(url).map(drop)
+    }
+
     /// Opens the store at a URL and brings the schema to this version.
     ///
     /// Waits for a database that is away, as long as the options say; what somebody has to mend
@@ -202,6 +213,7 @@ impl PostgresStore {
             recorder: self.recorder.clone(),
             generator: self.generator.part(&format!("lane-{idx}")),
             batch_max: self.options.batch_max.max(1),
+            guards: self.options.guards,
             writer,
             n_batches: 0,
             n_fenced: 0,

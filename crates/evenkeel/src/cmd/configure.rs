@@ -18,6 +18,10 @@ pub(crate) struct Choice {
     /// Where the store, workspaces and snapshots are kept (`server.data_dir`)
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Where threads and runs are kept (`server.store`); a URL with a password is better put into
+    /// the variable EVENKEEL_SERVER__STORE, where other users do not see it
+    #[arg(long, global = true, value_name = "sqlite|memory|URL")]
+    pub(crate) store: Option<String>,
 }
 
 impl Choice {
@@ -34,6 +38,9 @@ impl Choice {
         }
         if let Some(dir) = &self.data_dir {
             overrides = overrides.with("server.data_dir", dir.display().to_string());
+        }
+        if let Some(store) = &self.store {
+            overrides = overrides.with("server.store", store);
         }
         Config::load(self.file(), &overrides)
     }

@@ -1,6 +1,6 @@
-//! `evenkeel keys create|list|revoke`: API keys in the store of a data directory.
+//! `evenkeel keys create|list|revoke`: API keys in the store.
 //!
-//! The store has one writer, so the server must be stopped; the lock says so if it is not. A key is
+//! SQLite has one writer, so the server must be stopped; the lock says so if it is not. A key is
 //! shown once, when it is made: the store keeps its hash only.
 
 use std::process::ExitCode;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use clap::builder::NonEmptyStringValueParser;
+use evenkeel_core::Wall;
 use evenkeel_core::id::TenantId;
 use evenkeel_core::port::store::{ApiKey, StoreClient};
-use evenkeel_core::{Error, Wall};
 use evenkeel_env::Env;
-use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
+use evenkeel_server::app::store;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -70,7 +70,8 @@ enum Action {
 /// Carries out the action.
 pub(crate) async fn run(env: &Env, args: Args) -> Done {
     let config = args.choice.load(&[])?;
-    let store = open(env, &config.server.data_dir)?;
+    let (engine, _) = store::open(env, &config).await?;
+    let store = StoreClient(engine);
     match args.action {
         Action::Create { name, tenant, calls_per_min, expires_days } => {
             if store.list_keys(()).await?.iter().any(|key| key.name == name) {
@@ -96,10 +97,6 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
         Action::Revoke { name } => revoke(&store, &name).await?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn open(env: &Env, data_dir: &std::path::Path) -> Result<StoreClient, Error> {
-    Ok(StoreClient(SqliteStore::open(env, data_dir, SqliteOptions::default())?))
 }
 
 /// 256 random bits in letters that need no quoting.

@@ -16,18 +16,17 @@ use evenkeel_model::{Operation, RouterSnapshot};
 use evenkeel_store::memory::MemoryStore;
 
 use super::engine::EngineKeeper;
-use super::{ComponentSlots, Dispatch, EdgeParts, Routing, Running, open_store, serve_on};
+use super::{ComponentSlots, Dispatch, EdgeParts, Routing, Running, serve_on, store};
 use crate::config::{Config, StoreEngine};
 use crate::stream::Hub;
 use crate::telemetry::{Exporter, Metrics};
 
 /// Starts a gateway.
 pub(super) async fn start(env: Env, config: Config, listener: Box<dyn Listener>) -> Result<Running, Error> {
-    let (store, keeper) = match config.server.store {
+    let (store, keeper) = match &config.server.store {
         StoreEngine::Sqlite | StoreEngine::Memory => (MemoryStore::new(&env) as Arc<dyn Store>, None),
-        #[expect(unreachable_patterns, reason = "there are only engines of one process yet")]
-        _ => {
-            let (engine, failure) = open_store(&env, &config)?;
+        StoreEngine::Postgres(_) => {
+            let (engine, failure) = store::open(&env, &config).await?;
             let (keeper, engine) = EngineKeeper::new(&env, engine, failure);
             (engine, Some(keeper))
         }

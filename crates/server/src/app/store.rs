@@ -1,4 +1,5 @@
-//! The store with its limits in front: slots, latency metrics, and the journal's tap for traces.
+//! The store: the engine of the configuration, and its limits in front: slots, latency metrics, and
+//! the journal's tap for traces.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,9 +10,44 @@ use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Op, Reply, Store};
 use evenkeel_env::Env;
 use evenkeel_env::slots::Slots;
+use evenkeel_store::Guards;
+use evenkeel_store::memory::MemoryStore;
+use evenkeel_store::postgres::{PostgresOptions, PostgresStore};
+use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::Instant;
 
+use crate::config::{Config, Protect, StoreEngine};
 use crate::telemetry::{Exporter, Metrics};
+
+/// An engine, and what resolves if it can no longer be trusted.
+pub type Opened = (Arc<dyn Store>, BoxFuture<'static, Error>);
+
+/// Opens the engine that the configuration names.
+///
+/// # Errors
+/// What the engine says; see [`SqliteStore::open`] and [`PostgresStore::open`].
+#[must_use]
+pub fn open<'a>(env: &'a Env, config: &'a Config) -> BoxFuture<'a, Result<Opened, Error>> {
+    Box::pin(async move {
+        let never: BoxFuture<'static, Error> = Box::pin(std::future::pending());
+        let guards = if config.protect == Protect::None { Guards::PLAIN } else { Guards::ALL };
+        match &config.server.store {
+            StoreEngine::Memory => Ok((MemoryStore::new(env) as Arc<dyn Store>, never)),
+            StoreEngine::Sqlite => {
+                let options = SqliteOptions { guards, ..SqliteOptions::default() };
+                let store = SqliteStore::open(env, &config.server.data_dir, options)?;
+                let failure = store.poisoned();
+                Ok((store as Arc<dyn Store>, failure))
+            }
+            StoreEngine::Postgres(url) => {
+                let url = url.resolve(&config.environment)?;
+                let connections_max = config.server.store_connections;
+                let options = PostgresOptions { guards, connections_max, ..PostgresOptions::default() };
+                Ok((PostgresStore::open(env, &url, options).await? as Arc<dyn Store>, never))
+            }
+        }
+    })
+}
 
 /// The longest an operation stands in line before it is refused; its caller tries again.
 const WAIT_MAX: Duration = Duration::from_secs(10);

@@ -10,6 +10,7 @@ use evenkeel_core::run::{BusyPolicy, Class};
 use evenkeel_tools::workspace::AllowedSources;
 use serde::{Deserialize, Serialize};
 
+use super::store::{StoreEngine, check_connections};
 use super::{DurationText, Environment, Limits, invalid};
 
 /// `[server]`.
@@ -24,6 +25,8 @@ pub struct ServerSection {
     pub data_dir: PathBuf,
     /// Which store engine.
     pub store: StoreEngine,
+    /// Connections to the database at most, if the store is PostgreSQL.
+    pub store_connections: usize,
     /// Worker threads of the runtime; read by the binary. Default: one for each core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
@@ -44,6 +47,7 @@ impl Default for ServerSection {
             role: Role::All,
             data_dir: PathBuf::from("evenkeel-data"),
             store: StoreEngine::Sqlite,
+            store_connections: 10,
             workers: None,
             lab: false,
             drain_timeout: DurationText(std::time::Duration::from_secs(20)),
@@ -71,6 +75,7 @@ impl ServerSection {
                 "Give the number of threads, or remove the key for one on each core.",
             ));
         }
+        check_connections(self.store_connections)?;
         if self.heartbeat.0.is_zero() {
             return Err(invalid(
                 "server.heartbeat is 0, so a silent stream would never rest.",
@@ -94,16 +99,6 @@ pub enum Role {
     Api,
     /// A replica that only drives runs which others accepted.
     Worker,
-}
-
-/// A store engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StoreEngine {
-    /// A file under `server.data_dir`.
-    Sqlite,
-    /// Nothing survives the process.
-    Memory,
 }
 
 /// `[auth]`.

@@ -11,7 +11,7 @@ fn parse(toml: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
 
 #[test]
 fn every_mistake_names_its_place_and_the_nearest_key() {
-    let table: [(&str, &[&str]); 28] = [
+    let table: [(&str, &[&str]); 32] = [
         ("[sever]\n", &["evenkeel.toml:1:2", "unknown section or key `sever`", "Did you mean `server`?"]),
         (
             "[server]\nlisten = \"127.0.0.1:1\"\nlissten = 3\n",
@@ -21,8 +21,15 @@ fn every_mistake_names_its_place_and_the_nearest_key() {
         ("[server]\nlisten = \"here\"\n", &["evenkeel.toml:2:10", "socket address"]),
         (
             "[server]\nstore = \"oracle\"\n",
-            &["evenkeel.toml:2:9", "unknown variant `oracle`", "Write one of: sqlite"],
+            &["evenkeel.toml:2:9", "not a store", "sqlite, memory, a postgres:// URL"],
         ),
+        ("[server]\nstore = \"postgres://nobody\"\n", &["URL of the store", "names no user or no database"]),
+        (
+            "[server]\nstore = \"postgres://u:hunter2@h/d?sslmode=perhaps\"\n",
+            &["sslmode is perhaps", "verify-full"],
+        ),
+        ("[server]\nstore = \"env:NO_SUCH_URL\"\n", &["the variable NO_SUCH_URL is not set"]),
+        ("[server]\nstore_connections = 1\n", &["server.store_connections is 1", "2 to 200"]),
         ("[server]\ndata_dir = \"\"\n", &["server.data_dir is empty"]),
         ("[server]\nworkers = 0\n", &["server.workers is 0", "1 to 1024"]),
         ("[server]\nworkers = 9223372036854775807\n", &["server.workers is 9223372036854775807"]),
@@ -138,4 +145,23 @@ fn routes_that_are_missing_are_warned_of() {
 fn a_key_that_is_not_set_is_named() {
     let toml = "[auth.keys.a]\nkey = \"env:MISSING_KEY\"\ntenant = \"t\"\n";
     assert!(parse(toml, &[]).unwrap_err().contains("MISSING_KEY"));
+}
+
+#[test]
+fn the_password_of_the_store_is_never_printed() {
+    let table = [
+        ("postgres://eve:hunter2@db:5432/chat", "postgres://eve:***@db:5432/chat"),
+        ("postgres://eve:hunter2@a,b/chat?sslmode=require", "postgres://eve:***@a,b/chat?sslmode=require"),
+        ("postgres://eve:hun@ter2@db/chat", "postgres://eve:***@db/chat"),
+        ("postgres://eve@db/chat?password=hunter2", "postgres://eve@db/chat?password=***"),
+    ];
+    for (url, shown) in table {
+        let config = parse(&format!("[server]\nstore = {url:?}\n"), &[]).unwrap();
+        assert!(config.effective().unwrap().contains(&format!("store = {shown:?}")), "{url}");
+        assert!(!format!("{config:?}").contains("hunter2"), "{url}");
+    }
+    let config = parse("[server]\nstore = \"env:STORE\"\n", &[("STORE", "postgres://eve:hunter2@db/chat")]);
+    assert!(config.unwrap().effective().unwrap().contains("store = \"env:STORE\""));
+    let mistake = parse("[server]\nstore = \"postgres://eve:hunter2@db:port/chat\"\n", &[]).unwrap_err();
+    assert!(!mistake.contains("hunter2"), "{mistake}");
 }

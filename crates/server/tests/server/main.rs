@@ -13,6 +13,7 @@ mod fake;
 mod gateway;
 mod keys;
 mod policies;
+mod postgres;
 mod replay;
 mod replicas;
 mod streams;

@@ -84,6 +84,7 @@ pub(super) struct Lane {
     pub(super) recorder: Arc<Recorder>,
     pub(super) generator: Generator,
     pub(super) batch_max: usize,
+    pub(super) guards: Guards,
     /// Names this lane in the database; marks of its batches begin with it.
     pub(super) writer: Uuid,
     pub(super) n_batches: u64,
@@ -256,7 +257,7 @@ impl Lane {
                 footprints.push(Footprint::default());
                 continue;
             }
-            match decide_one(&mut rows, job) {
+            match decide_one(&mut rows, job, self.guards) {
                 Ok(reply) => outcomes.push(Ok(reply)),
                 Err(Fault::NotLoaded) => outcomes.push(Err(Fault::NotLoaded)),
                 Err(fault) => return Pass::Failed(idx, fault),
@@ -422,14 +423,14 @@ fn split(jobs: impl Iterator<Item = Job>) -> Vec<Vec<Job>> {
     batches
 }
 
-fn decide_one(rows: &mut PgRows<'_>, job: &Job) -> Result<Reply, Fault> {
+fn decide_one(rows: &mut PgRows<'_>, job: &Job, guards: Guards) -> Result<Reply, Fault> {
     rows.candidates = job.candidates.iter().map(|(run, _)| *run).collect();
     rows.assume = match &job.op {
         Op::Admit(of) if !job.progress.looks => rows.is_cached(of.thread).then_some(of.run),
         _ => None,
     };
     let mut replicas = job.replicas.clone();
-    let mut ctx = Context { rows, replicas: &mut replicas, now: job.now, guards: Guards::ALL };
+    let mut ctx = Context { rows, replicas: &mut replicas, now: job.now, guards };
     // What a panic leaves behind is a pass, and that is dropped.
     std::panic::catch_unwind(AssertUnwindSafe(|| decide::apply(&mut ctx, &job.op)))
         .unwrap_or_else(|_| Err(Fault::Misused("it panicked".to_owned())))
