@@ -17,6 +17,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::json;
 
+use crate::aim::judge;
 use crate::child;
 use crate::load::{self, Measured};
 
@@ -50,6 +51,10 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
             routed.ms(0.5) - streamed.ms(0.5),
             routed.ms(0.99) - streamed.ms(0.99)
         );
+        if per_s == 1000 {
+            let added = routed.ms(0.99) - streamed.ms(0.99);
+            judge("p99 added at 1,000 calls/s", added, 1.0, "ms");
+        }
     }
     Ok(())
 }

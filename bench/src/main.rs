@@ -3,6 +3,7 @@
 //! Each measurement that needs a provider or a server runs it in a process of its own, so that what
 //! is read from `/proc` belongs to the part that is measured. `README.md` says what each shows.
 
+mod aim;
 mod child;
 mod latency;
 mod load;
@@ -13,6 +14,7 @@ mod sandbox;
 mod streams;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use evenkeel_env::Env;
@@ -23,6 +25,8 @@ use tokio::runtime::Builder;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const NAMES: &str = "latency streams sandbox policy parked restart";
+/// The slowest takes about two minutes on an idle machine.
+const EACH_AT_MOST: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     if let Some(code) = evenkeel_sandbox::helper_main() {
@@ -65,23 +69,27 @@ async fn run(args: &[String]) -> Result<()> {
     }
     println!("{}", child::conditions());
     let wanted = |name: &str| words.is_empty() || words.contains(&name);
-    if wanted("latency") {
-        latency::measure(&env).await?;
+    let mut failed = Vec::new();
+    for name in NAMES.split(' ').filter(|name| wanted(name)) {
+        // One that hangs or fails does not take the others with it.
+        match tokio::time::timeout(EACH_AT_MOST, one(&env, name)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failed.push(format!("{name}: {error:#}")),
+            Err(_) => failed.push(format!("{name}: not done after {} s", EACH_AT_MOST.as_secs())),
+        }
     }
-    if wanted("streams") {
-        streams::measure(&env).await?;
-    }
-    if wanted("sandbox") {
-        sandbox::measure(&env).await?;
-    }
-    if wanted("policy") {
-        policy::measure(&env).await?;
-    }
-    if wanted("parked") {
-        parked::measure(&env).await?;
-    }
-    if wanted("restart") {
-        restart::measure(&env).await?;
-    }
+    anyhow::ensure!(failed.is_empty(), "not measured: {}", failed.join("; "));
     Ok(())
+}
+
+async fn one(env: &Env, name: &str) -> Result<()> {
+    match name {
+        "latency" => latency::measure(env).await,
+        "streams" => streams::measure(env).await,
+        "sandbox" => sandbox::measure(env).await,
+        "policy" => policy::measure(env).await,
+        "parked" => parked::measure(env).await,
+        "restart" => restart::measure(env).await,
+        other => anyhow::bail!("there is no measurement {other}"),
+    }
 }

@@ -10,6 +10,7 @@ use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::aim::judge;
 use crate::child;
 
 const N: usize = 100_000;
@@ -34,6 +35,7 @@ pub(crate) async fn measure(_env: &Env) -> Result<()> {
         "  server memory: {without:.1} MiB without, {with:.1} MiB with: {:.1} MiB for all of them",
         with - without
     );
+    judge("memory of 100,000 parked runs", with - without, 100.0, "MiB");
     println!("  on disk: {} bytes a run", bytes / N as u64);
     Ok(())
 }

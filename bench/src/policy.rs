@@ -15,12 +15,14 @@ use evenkeel_tools::{ToolSlots, Toolbox, ToolsConfig};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::aim::judge;
+
 const FOR: Duration = Duration::from_secs(3);
 
 /// Measures and prints.
 pub(crate) async fn measure(env: &Env) -> Result<()> {
     println!("\npolicy: calls judged a second by one caller, the policies that ship");
-    println!("  call                                    verdicts/s");
+    println!("  call                                    verdicts/s  us/verdict");
     let launcher = Launcher::start(env, SandboxConfig::default())?;
     let slots = |name| Slots::new(name, 4000, 10_000);
     let slots = ToolSlots { policy: slots("policy"), tools: slots("tools"), sandbox: slots("sandbox") };
@@ -36,6 +38,7 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
         ),
         ("read_file a.txt", "read_file", json!({ "path": "a.txt" })),
     ];
+    let mut slowest: f64 = 0.0;
     for (label, tool, args) in table {
         let begun = Instant::now();
         let mut n = 0_u32;
@@ -44,8 +47,11 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
             ensure!(prepared.verdict == Verdict::Allow, "{label} is not allowed: {:?}", prepared.verdict);
             n += 1;
         }
-        println!("  {label:<38}  {:>10.0}", f64::from(n) / begun.elapsed().as_secs_f64());
+        let us = begun.elapsed().as_secs_f64() * 1e6 / f64::from(n);
+        println!("  {label:<38}  {:>10.0}  {us:>10.1}", 1e6 / us);
+        slowest = slowest.max(us);
     }
+    judge("the slowest call's verdict", slowest, 100.0, "us");
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use crate::aim::judge;
 use crate::child;
 
 const ROUNDS: usize = 5;
@@ -24,11 +25,14 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
     );
     println!("  round  listening  run claimed  step committed");
     let provider = child::start(&["as-provider", "solver"]).await?;
+    let mut slowest = 0;
     for round in 1..=ROUNDS {
         let folder = tempfile::tempdir()?;
         let (listening, claimed, stepped) = once(env, folder.path(), &provider.address).await?;
         println!("  {round:>5}  {listening:>9}  {claimed:>11}  {stepped:>14}");
+        slowest = slowest.max(stepped);
     }
+    judge("the slowest restart to a step", slowest as f64 / 1000.0, 2.0, "s");
     Ok(())
 }
 

@@ -13,6 +13,8 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::aim::judge;
+
 const N: usize = 200;
 
 /// Measures and prints.
@@ -21,18 +23,24 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
     println!("  launcher       at a time    min     p50     p99");
     let launcher = Launcher::start(env, SandboxConfig::default())?;
     let folder = tempfile::tempdir()?;
+    let mut medians = Vec::new();
     for at_a_time in [1, 8] {
         let one = || ours(env.clone(), launcher.clone(), folder.path().to_owned());
         one().await?;
-        show("evenkeel", at_a_time, &times(at_a_time, one).await?);
+        let measured = times(at_a_time, one).await?;
+        show("evenkeel", at_a_time, &measured);
+        medians.push(measured.value_at_quantile(0.5) as f64);
     }
     let bwrap = ["/usr/bin/bwrap", "/usr/local/bin/bwrap"].into_iter().find(|path| Path::new(path).is_file());
     let Some(bwrap) = bwrap else {
         println!("  bubblewrap     not installed");
         return Ok(());
     };
-    for at_a_time in [1, 8] {
-        show("bubblewrap", at_a_time, &times(at_a_time, || theirs(bwrap)).await?);
+    for (at_a_time, ours) in [1, 8].into_iter().zip(medians) {
+        let measured = times(at_a_time, || theirs(bwrap)).await?;
+        show("bubblewrap", at_a_time, &measured);
+        let share = ours / measured.value_at_quantile(0.5).max(1) as f64;
+        judge(&format!("median with {at_a_time} at a time"), share, 0.5, "of bubblewrap's");
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use evenkeel_env::Env;
 use tokio::task::JoinSet;
 
+use crate::aim::judge;
 use crate::child;
 use crate::latency::{router, through};
 
@@ -47,6 +48,9 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
             "  {n:>7}  {added:>16.1}  {:>10.1}  {cores:>9.2}  {failed:>6}",
             added * 1024.0 / f64::from(n)
         );
+        if n == 3000 {
+            judge("memory of 3,000 streams", added, 150.0, "MiB");
+        }
     }
     Ok(())
 }
