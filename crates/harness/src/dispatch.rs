@@ -26,19 +26,17 @@ mod sweep;
 mod wake;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use evenkeel_core::control::lease::Lease;
 use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::store::{Claim, Peer, Release};
-use evenkeel_core::{Code, Error, Origin, Wall};
+use evenkeel_core::{Error, Wall};
 use evenkeel_env::slots::{Slot, SlotGauges};
 use evenkeel_env::{Env, Task};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
 
 use crate::config::HarnessConfig;
 use crate::harness::{HarnessStats, Parts};
@@ -47,8 +45,6 @@ use crate::run::drive::{Left, Signal, Source, drive};
 
 /// Slots that a loop reserves at once; the rest stay free for turns that the edge admits.
 const RESERVED_MAX: usize = 64;
-/// How long a loop waits for an answer of the store.
-const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Tries to leave the store in order; after that the lease lapses.
 const LEAVE_TRIES: u32 = 3;
 
@@ -171,7 +167,7 @@ impl Dispatch {
         let Some(me) = self.me.upgrade() else { return };
         let returned = async move {
             let release = Release { fence: claim.fence };
-            if me.answer(me.host.parts.store.release(release)).await.is_err() {
+            if me.host.answer(me.host.parts.store.release(release)).await.is_err() {
                 me.state().look = true;
             }
             me.state().hungry = true;
@@ -303,7 +299,7 @@ impl Dispatch {
         self.state().gone = true;
         let replica = self.replica();
         for n_tries in 0..LEAVE_TRIES {
-            if self.answer(self.host.parts.store.leave(replica)).await.is_ok() {
+            if self.host.answer(self.host.parts.store.leave(replica)).await.is_ok() {
                 return;
             }
             self.host.store_pause(n_tries).await;
@@ -342,15 +338,6 @@ impl Dispatch {
     pub(crate) fn slot_gauges(&self) -> [SlotGauges; 2] {
         let slots = &self.host.parts.slots;
         [slots.harness.gauges(), slots.compactor.gauges()]
-    }
-
-    /// The answer of a store operation, or an error when none comes: a loop must not hang with it.
-    async fn answer<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        timeout(ANSWER_WAIT, operation).await.unwrap_or_else(|_| {
-            let message = "The store did not answer in time.";
-            let remedy = "Look at the store's load and its connection.";
-            Err(Error::new(Code::StoreUnavailable, Origin::Store, message, remedy).retryable())
-        })
     }
 
     /// A claim operation had no answer: it may have claimed something that nobody drives.

@@ -1,16 +1,24 @@
 //! What every run on this replica shares: the parts, the settings, the lease and the counters.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use evenkeel_core::Wall;
 use evenkeel_core::control::lease::Lease;
 use evenkeel_core::run::RunState;
+use evenkeel_core::{Code, Error, Origin, Wall};
 use evenkeel_env::Env;
+
+use tokio::time::timeout;
 
 use crate::config::HarnessConfig;
 use crate::harness::Parts;
+use crate::kept::Kept;
+
+/// How long an operation of the store may take. Then its outcome is unknown: it may have happened,
+/// or may still happen.
+const STORE_WAIT: Duration = Duration::from_secs(5);
 
 /// Shared by the loops and the runs of a replica.
 pub(crate) struct Host {
@@ -19,6 +27,7 @@ pub(crate) struct Host {
     pub(crate) parts: Parts,
     lease: Mutex<Lease>,
     counters: Mutex<Counters>,
+    kept: Mutex<Kept>,
 }
 
 /// What has happened here so far.
@@ -39,7 +48,14 @@ pub(crate) struct Counters {
 impl Host {
     pub(crate) fn new(env: Env, config: HarnessConfig, parts: Parts) -> Self {
         let lease = Lease::new(config.lease_times(), env.mono());
-        Self { env, config, parts, lease: Mutex::new(lease), counters: Mutex::default() }
+        Self {
+            env,
+            config,
+            parts,
+            lease: Mutex::new(lease),
+            counters: Mutex::default(),
+            kept: Mutex::default(),
+        }
     }
 
     pub(crate) fn now(&self) -> Wall {
@@ -57,6 +73,11 @@ impl Host {
         self.lease().holds(now)
     }
 
+    /// Conversations kept between turns.
+    pub(crate) fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
         change(&mut self.counters.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -67,6 +88,19 @@ impl Host {
 
     pub(crate) fn counters(&self) -> Counters {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The answer of a store operation, or an error when none comes: neither a loop nor a run may
+    /// hang with it.
+    pub(crate) async fn answer<T>(
+        &self,
+        operation: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        timeout(STORE_WAIT, operation).await.unwrap_or_else(|_| {
+            let message = "The store did not answer in time.";
+            let remedy = "Look at the store's load and its connection.";
+            Err(Error::new(Code::StoreUnavailable, Origin::Store, message, remedy).retryable())
+        })
     }
 
     /// Waits before a store operation is tried again: 50 ms doubled up to one second, with jitter

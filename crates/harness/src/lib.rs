@@ -30,6 +30,7 @@ pub mod harness;
 mod compact;
 mod dispatch;
 mod host;
+mod kept;
 mod run;
 
 pub use config::{CompactConfig, HarnessConfig};

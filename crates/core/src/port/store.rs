@@ -61,6 +61,11 @@ pub struct Claim {
     /// First event of the context: one after the range that the newest summary replaces (`to + 1`;
     /// the `Compacted` record itself stands later), else 1.
     pub context_from: u64,
+    /// The thread's newest sequence number. The claim's own events are the last ones: at the first
+    /// claim `RunClaimed` and the user messages, in one piece unless other turns were joined to it.
+    pub seq_last: u64,
+    /// When the thread was made: a thread made anew under the same id is another one.
+    pub thread_created_at: Wall,
     /// The run as stored, `running`, with `attempt` counted up by this claim.
     pub run: Run,
 }

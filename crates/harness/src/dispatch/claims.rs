@@ -45,7 +45,7 @@ impl Dispatch {
             }
             let limit = u32::try_from(n_slots).unwrap_or(u32::MAX);
             let request = ClaimReady { me: self.replica(), limit };
-            let claims = match self.answer(self.host.parts.store.claim_ready(request)).await {
+            let claims = match self.host.answer(self.host.parts.store.claim_ready(request)).await {
                 Ok(claims) => claims,
                 Err(error) => {
                     drop(slots);
@@ -76,7 +76,7 @@ impl Dispatch {
             };
             let limit = u32::try_from(n_slots).unwrap_or(u32::MAX);
             let request = Steal { me, dead: dead.clone(), limit };
-            let claims = match self.answer(self.host.parts.store.steal(request)).await {
+            let claims = match self.host.answer(self.host.parts.store.steal(request)).await {
                 Ok(claims) => claims,
                 Err(error) => {
                     drop(slots);
@@ -95,7 +95,7 @@ impl Dispatch {
     /// What former incarnations and dead peers held is all taken over.
     async fn forget(&self, dead: &[evenkeel_core::id::ReplicaId]) {
         for replica in dead {
-            if self.answer(self.host.parts.store.leave(*replica)).await.is_ok() {
+            if self.host.answer(self.host.parts.store.leave(*replica)).await.is_ok() {
                 let mut state = self.state();
                 state.former.retain(|other| other != replica);
                 state.dead.remove(replica);

@@ -70,7 +70,8 @@ impl Dispatch {
     }
 
     async fn expire(&self) {
-        let Ok(ended) = self.answer(self.host.parts.store.expire(Expire { limit: EXPIRE_MAX })).await else {
+        let Ok(ended) = self.host.answer(self.host.parts.store.expire(Expire { limit: EXPIRE_MAX })).await
+        else {
             return;
         };
         for (thread, run) in ended {
@@ -84,10 +85,10 @@ impl Dispatch {
     async fn announce(&self, thread: ThreadId) {
         let request =
             ListRuns { tenant: None, thread: Some(thread), states: Vec::new(), limit: 1, offset: 0 };
-        let Ok(runs) = self.answer(self.host.parts.store.list_runs(request)).await else { return };
+        let Ok(runs) = self.host.answer(self.host.parts.store.list_runs(request)).await else { return };
         let Some(run) = runs.into_iter().next() else { return };
         let thread = ThreadRef { tenant: run.tenant, thread };
-        if let Ok(Some(thread)) = self.answer(self.host.parts.store.get_thread(thread)).await {
+        if let Ok(Some(thread)) = self.host.answer(self.host.parts.store.get_thread(thread)).await {
             self.host.parts.feed.committed(thread.id, thread.seq_last);
         }
     }
@@ -140,7 +141,7 @@ impl Dispatch {
         let limit = u32::try_from(slots.len()).unwrap_or(u32::MAX);
         let request =
             Wake { me: self.replica(), on: WaitReason::Model, route: Some(route.to_owned()), limit };
-        match self.answer(self.host.parts.store.wake(request)).await {
+        match self.host.answer(self.host.parts.store.wake(request)).await {
             Ok(claims) => {
                 self.woken(route, claims.len(), slots.len());
                 self.begin_all(claims, slots, &Source::Woken(None));
@@ -165,7 +166,7 @@ impl Dispatch {
 
     /// Brings the number of parked runs of each route in step with the store.
     async fn count_parked(&self) {
-        let Ok(counts) = self.answer(self.host.parts.store.counts(())).await else { return };
+        let Ok(counts) = self.host.answer(self.host.parts.store.counts(())).await else { return };
         let known: Vec<String> = self.state().parked.keys().cloned().collect();
         let counted: BTreeMap<String, u64> = counts.parked.into_iter().collect();
         let gone = known.into_iter().filter(|route| !counted.contains_key(route)).collect::<Vec<_>>();
@@ -208,7 +209,7 @@ impl Dispatch {
         loop {
             let request =
                 ListRuns { tenant: None, thread: None, states: states.clone(), limit: PAGE, offset };
-            let page = self.answer(self.host.parts.store.list_runs(request)).await?;
+            let page = self.host.answer(self.host.parts.store.list_runs(request)).await?;
             let n = u32::try_from(page.len()).unwrap_or(u32::MAX);
             ours.extend(page.into_iter().filter(|run| run.owner == Some(me)));
             if n < PAGE {
@@ -223,15 +224,22 @@ impl Dispatch {
         let thread = ThreadRef { tenant: run.tenant.clone(), thread: run.thread };
         let newest = RunRef { tenant: run.tenant.clone(), run: run.id };
         let store = &self.host.parts.store;
-        let Ok(Some(thread)) = self.answer(store.get_thread(thread)).await else { return };
-        let Ok(Some(run)) = self.answer(store.get_run(newest)).await else { return };
+        let Ok(Some(thread)) = self.host.answer(store.get_thread(thread)).await else { return };
+        let Ok(Some(run)) = self.host.answer(store.get_run(newest)).await else { return };
         if thread.active != Some(run.id) || run.owner != Some(self.replica()) {
             return;
         }
         let Some(slot) = self.reserve(1).pop() else { return };
         tracing::info!(run = %run.id, "found a claim of ours that nobody drives");
         let fence = Fence { tenant: run.tenant.clone(), thread: thread.id, run: run.id, epoch: thread.epoch };
-        let claim = Claim { fence, version: thread.version, context_from: 1, run };
+        let claim = Claim {
+            fence,
+            version: thread.version,
+            context_from: 1,
+            seq_last: thread.seq_last,
+            thread_created_at: thread.created_at,
+            run,
+        };
         self.begin(claim, slot, Source::Fresh);
     }
 }

@@ -47,7 +47,7 @@ impl Dispatch {
         let route = permit.0.route().to_owned();
         let request =
             Wake { me: self.replica(), on: WaitReason::Model, route: Some(route.clone()), limit: 1 };
-        match self.answer(self.host.parts.store.wake(request)).await {
+        match self.host.answer(self.host.parts.store.wake(request)).await {
             Ok(claims) => {
                 self.woken(&route, claims.len(), 1);
                 self.begin_all(claims, vec![slot], &Source::Woken(Some(permit)));

@@ -15,7 +15,7 @@ use evenkeel_core::{Code, Error, Wall};
 use super::commit::Stop;
 use super::drive::{Driver, Left};
 use super::prompt;
-use super::state::{NOTE_MALFORMED, NOTE_TOO_LONG};
+use super::state::{NOTE_MALFORMED, NOTE_STEERED, NOTE_TOO_LONG};
 use super::step::{Ending, provider_unavailable};
 
 /// The `finish` of text that a cancel cut off; kept so that what was shown is not lost.
@@ -32,6 +32,7 @@ impl Driver {
     /// Asks the model for the next reply. `Some` when the claim ends with it.
     pub(crate) async fn call_model(&mut self) -> Result<Option<Left>, Stop> {
         self.journal.flush().await?;
+        self.journal.take_steered().await?;
         if self.journal.view.cancelling {
             return Ok(None);
         }
@@ -39,6 +40,7 @@ impl Driver {
             self.journal.release().await?;
             return Ok(Some(Left::Released));
         }
+        self.note_steered();
         self.journal.check_lease()?;
         let request = self.model_request();
         let watch = Arc::new(Watch::over(self));
@@ -49,6 +51,15 @@ impl Driver {
                 self.keep_partial(&watch);
                 Err(stop)
             }
+        }
+    }
+
+    /// Says where messages entered the run. It becomes durable with the reply to them.
+    fn note_steered(&mut self) {
+        let n = self.journal.view.n_steered;
+        if n > 0 {
+            let text = format!("{n} message(s) entered before step {}.", self.journal.view.step);
+            self.journal.stage(EventBody::Noted { kind: NOTE_STEERED.to_owned(), text });
         }
     }
 

@@ -11,16 +11,18 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use evenkeel_core::id::{BlobId, TenantId};
-use evenkeel_core::journal::{Event, EventBody, NewEvent};
+use evenkeel_core::id::{BlobId, SnapshotId, TenantId};
+use evenkeel_core::journal::{Event, EventBody, NewEvent, counting};
 use evenkeel_core::port::store::{
-    Claim, CommitStep, CommitTurn, Fence, Park, PutBlob, ReadEvents, Release, RunRef, TurnCommitted, Written,
+    Claim, CommitStep, CommitTurn, Fence, Park, PutBlob, ReadEvents, Release, RunRef, TakeSteered,
+    TurnCommitted, Written,
 };
-use evenkeel_core::run::{Outcome, Run};
-use evenkeel_core::{Error, Origin, Retry};
+use evenkeel_core::run::{EndReason, Outcome, Run};
+use evenkeel_core::{Error, Origin, Retry, Wall};
 
 use super::state::View;
 use crate::host::Host;
+use crate::kept;
 
 /// Events read in one round trip.
 const PAGE: u32 = 500;
@@ -65,28 +67,48 @@ pub(crate) struct Journal {
     run: Run,
     version: u64,
     context_from: u64,
+    thread_created_at: Wall,
     staged: Vec<NewEvent>,
+    /// Messages wait to be taken into this run.
+    steered: bool,
 }
 
 impl Journal {
+    /// The journal of a claim that begins here: read, unless it is known.
+    pub(crate) async fn begin(host: Arc<Host>, claim: &Claim) -> Result<Self, Stop> {
+        let mut journal = Self::unread(host, claim);
+        let known = journal.host.kept().view(claim);
+        match known {
+            Some(view) => journal.view = view,
+            None => journal.reload().await?,
+        }
+        Ok(journal)
+    }
+
     /// Reads the journal of a claim.
     pub(crate) async fn open(host: Arc<Host>, claim: &Claim) -> Result<Self, Stop> {
-        let view = View::of(claim.fence.run, 0, claim.run.usage, &[]);
-        let mut journal = Self {
-            host,
-            fence: claim.fence.clone(),
-            view,
-            run: claim.run.clone(),
-            version: claim.version,
-            context_from: claim.context_from,
-            staged: Vec::new(),
-        };
+        let mut journal = Self::unread(host, claim);
         journal.reload().await?;
         Ok(journal)
     }
 
+    fn unread(host: Arc<Host>, claim: &Claim) -> Self {
+        Self {
+            host,
+            fence: claim.fence.clone(),
+            view: View::of(claim.fence.run, 0, claim.run.usage, &[]),
+            run: claim.run.clone(),
+            version: claim.version,
+            context_from: claim.context_from,
+            thread_created_at: claim.thread_created_at,
+            staged: Vec::new(),
+            steered: false,
+        }
+    }
+
     /// Drops what is staged and folds the stored journal anew.
     pub(crate) async fn reload(&mut self) -> Result<(), Stop> {
+        self.steered = false;
         let stored = self.stored_run().await?;
         let events = self.events_after(self.context_from.saturating_sub(1)).await?;
         self.staged.clear();
@@ -131,7 +153,7 @@ impl Journal {
     {
         let mut n_tries = 0;
         loop {
-            match operation().await {
+            match self.host.answer(operation()).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => self.pause(error, &mut n_tries).await?,
             }
@@ -178,10 +200,11 @@ impl Journal {
                 seq_base: self.view.seq_last,
                 events: self.staged.clone(),
             };
-            match self.host.parts.store.commit_step(request).await {
-                Ok(Written::Done { seq_last, cancelling, .. }) => {
+            match self.host.answer(self.host.parts.store.commit_step(request)).await {
+                Ok(Written::Done { seq_last, cancelling, steered }) => {
                     self.committed(seq_last);
                     self.view.cancelling |= cancelling;
+                    self.steered = steered;
                     return Ok(());
                 }
                 Ok(Written::SeqConflict { .. }) => {
@@ -203,6 +226,42 @@ impl Journal {
                 }
             }
         }
+    }
+
+    /// Takes waiting messages into the run, if the last commit told of any. Done again it takes only
+    /// what is new, so a try without an answer is simply repeated.
+    pub(crate) async fn take_steered(&mut self) -> Result<(), Stop> {
+        if !std::mem::take(&mut self.steered) {
+            return Ok(());
+        }
+        let request = TakeSteered { fence: self.fence.clone(), step: self.view.step };
+        match self.persist(|| self.host.parts.store.take_steered(request.clone())).await? {
+            Written::Done { seq_last, cancelling, .. } => {
+                let events = self.events_after(self.view.seq_last).await?;
+                self.view.follow(&events);
+                self.view.cancelling |= cancelling;
+                self.host.parts.feed.committed(self.fence.thread, seq_last);
+                Ok(())
+            }
+            _ => Err(Stop::Fenced),
+        }
+    }
+
+    /// Why the run is to stop, if it is.
+    pub(crate) async fn stop_reason(&self) -> Result<Option<EndReason>, Stop> {
+        Ok(self.read_run().await?.ok_or(Stop::Fenced)?.stop)
+    }
+
+    /// The workspace as the newest checkpoint that counts has it, wherever the context begins.
+    pub(crate) async fn newest_workspace(&self) -> Result<Option<SnapshotId>, Stop> {
+        if self.view.workspace.is_some() || self.context_from <= 1 {
+            return Ok(self.view.workspace.clone());
+        }
+        let events = self.events_after(0).await?;
+        Ok(counting(&events).into_iter().rev().find_map(|event| match &event.body {
+            EventBody::Checkpoint { snapshot } => snapshot.clone(),
+            _ => None,
+        }))
     }
 
     fn committed(&mut self, seq_last: u64) {
@@ -246,8 +305,9 @@ impl Journal {
         };
         let mut n_tries = 0;
         loop {
-            match self.host.parts.store.commit_turn(request.clone()).await {
-                Ok(TurnCommitted::Done { seq_last, next, .. }) => {
+            match self.host.answer(self.host.parts.store.commit_turn(request.clone())).await {
+                Ok(TurnCommitted::Done { version, seq_last, next }) => {
+                    self.leave(version, seq_last, request.events.len());
                     self.host.parts.feed.committed(self.fence.thread, seq_last);
                     return Ok(TurnEnd::Done(next));
                 }
@@ -259,6 +319,20 @@ impl Journal {
                 Err(error) => self.pause(error, &mut n_tries).await?,
             }
         }
+    }
+
+    /// Leaves the conversation for the thread's next turn, if nobody wrote between what is known and
+    /// the end: else a stop may have come in, and the turn may have been undone.
+    fn leave(&mut self, version: u64, seq_last: u64, n_events: usize) {
+        let n_events = u64::try_from(n_events).unwrap_or(u64::MAX);
+        if seq_last != self.view.seq_last.saturating_add(n_events).saturating_add(1) {
+            return;
+        }
+        let mut view = std::mem::replace(&mut self.view, View::of(self.fence.run, 0, self.run.usage, &[]));
+        view.committed(seq_last - 1);
+        view.seq_last = seq_last;
+        let (epoch, thread_created_at) = (self.fence.epoch, self.thread_created_at);
+        self.host.kept().put(self.fence.thread, kept::Left { version, epoch, thread_created_at, view });
     }
 
     /// After a try without an answer, a refusal may mean that the try had happened.
@@ -282,7 +356,7 @@ impl Journal {
         let request = park(self.fence.clone(), std::mem::take(&mut self.staged));
         let mut n_tries = 0;
         loop {
-            match self.host.parts.store.park(request.clone()).await {
+            match self.host.answer(self.host.parts.store.park(request.clone())).await {
                 Ok(written) => return self.given_up(written, n_tries),
                 Err(error) => self.pause(error, &mut n_tries).await?,
             }
@@ -294,7 +368,7 @@ impl Journal {
         let request = Release { fence: self.fence.clone() };
         let mut n_tries = 0;
         loop {
-            match self.host.parts.store.release(request.clone()).await {
+            match self.host.answer(self.host.parts.store.release(request.clone())).await {
                 Ok(written) => return self.given_up(written, n_tries),
                 Err(error) => self.pause(error, &mut n_tries).await?,
             }

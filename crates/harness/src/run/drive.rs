@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use evenkeel_core::agent::Agent;
 use evenkeel_core::control::Protect;
+use evenkeel_core::id::SnapshotId;
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::message::ToolSpec;
 use evenkeel_core::port::model::{Permit, RouteFacts};
@@ -195,7 +196,7 @@ impl Driver {
         if matches!(source, Source::Stolen) && host.config.protect == Protect::None {
             return Err(Stop::Refused(not_resumed()));
         }
-        let journal = Journal::open(host.clone(), claim).await?;
+        let journal = Journal::begin(host.clone(), claim).await?;
         host.parts.feed.committed(claim.fence.thread, journal.view.seq_last);
         let mut driver = Self::bare(host, claim, journal, signal);
         driver.journal.view.cancelling |= driver.signal.borrow().cancel;
@@ -248,10 +249,24 @@ impl Driver {
         }
         let view = &self.journal.view;
         let had_runs = view.summary.is_some() || view.entries.iter().any(|entry| entry.run != fence.run);
-        let base =
-            if had_runs { workspaces.snapshot(fence.thread).await.map_err(Stop::Refused)? } else { first };
+        let base = if view.rewound {
+            self.go_back(first).await?
+        } else if had_runs {
+            workspaces.snapshot(fence.thread).await.map_err(Stop::Refused)?
+        } else {
+            first
+        };
         self.journal.stage_at(0, EventBody::Checkpoint { snapshot: Some(base) });
         self.journal.flush().await
+    }
+
+    /// Puts the workspace to where the conversation went back to: to the newest checkpoint that
+    /// counts, or to how the thread began. Whoever undid the last run may have died before it could.
+    async fn go_back(&mut self, first: SnapshotId) -> Result<SnapshotId, Stop> {
+        let snapshot = self.journal.newest_workspace().await?.unwrap_or(first);
+        let restored = self.workspaces().restore(self.journal.fence.thread, snapshot.clone());
+        self.unless_stopped(restored).await?.map_err(Stop::Refused)?;
+        Ok(snapshot)
     }
 
     pub(crate) fn tools(&self) -> &Arc<dyn Tools> {
@@ -350,6 +365,7 @@ impl Driver {
         self.keep_answer().await?;
         self.close_step().await;
         let outcome = self.outcome(&ending).await;
+        self.undo().await?;
         let take_next = !self.drains();
         let turn = self.journal.commit_turn(outcome, take_next).await?;
         self.host.count_ended(ending.state);

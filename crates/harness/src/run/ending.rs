@@ -5,7 +5,7 @@ use std::time::Duration;
 use evenkeel_core::id::{MessageId, SnapshotId};
 use evenkeel_core::journal::{EffectIntent, EffectResult, EventBody};
 use evenkeel_core::message::{Block, Message, Role, ToolResult};
-use evenkeel_core::run::{Outcome, RunState};
+use evenkeel_core::run::{EndReason, Outcome, RunState};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -80,6 +80,28 @@ impl Driver {
                 self.journal.stage(EventBody::EffectSettled(cancelled(intent)));
             }
         }
+    }
+
+    /// A run that is undone leaves the workspace as it found it. When this fails, the next run of the
+    /// thread does it: it begins at the newest checkpoint that counts.
+    pub(crate) async fn undo(&self) -> Result<(), Stop> {
+        let Some(base) = self.journal.view.base.clone().filter(|_| self.journal.view.cancelling) else {
+            return Ok(());
+        };
+        if !self.journal.stop_reason().await?.is_some_and(EndReason::undoes) {
+            return Ok(());
+        }
+        let restored = self.workspaces().restore(self.journal.fence.thread, base);
+        match timeout(DIFF_WAIT, restored).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(run = %self.journal.fence.run, %error, "workspace of an undone run not restored");
+            }
+            Err(_) => {
+                tracing::warn!(run = %self.journal.fence.run, "workspace of an undone run not restored in time")
+            }
+        }
+        Ok(())
     }
 
     /// What is stored of the end: always with what the run changed.

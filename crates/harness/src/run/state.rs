@@ -22,10 +22,13 @@ use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, CallId, RunId, SnapshotId};
 use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent, counting};
 use evenkeel_core::message::{Block, Message, Role, ToolCall, Usage};
+use evenkeel_core::port::store::Claim;
 use serde_json::Value;
 
 /// Notes that the model is shown, as a message of the user.
 pub(crate) const NOTE_TRUNCATED: &str = "output_truncated";
+/// Where messages entered a run that was under way.
+pub(crate) const NOTE_STEERED: &str = "steered";
 /// See [`NOTE_TRUNCATED`].
 pub(crate) const NOTE_MALFORMED: &str = "malformed_reply";
 /// The same call again.
@@ -153,6 +156,12 @@ pub(crate) struct View {
     pub(crate) checkpoint: Option<SnapshotId>,
     /// The workspace as the run found it.
     pub(crate) base: Option<SnapshotId>,
+    /// The newest workspace that a checkpoint of any run names.
+    pub(crate) workspace: Option<SnapshotId>,
+    /// The conversation went back, and no run has noted since how it found the workspace.
+    pub(crate) rewound: bool,
+    /// Messages that entered this run after its first step and are not noted yet.
+    pub(crate) n_steered: usize,
     pub(crate) cancelling: bool,
     pub(crate) ended: bool,
     n_staged: usize,
@@ -169,6 +178,44 @@ impl View {
         }
         view.usage = usage;
         view
+    }
+
+    /// The view of a run at its first claim, without reading: what the turn before left, and the
+    /// claim's own events. These are known from the claim: they are the newest of the thread.
+    pub(crate) fn begun(before: Option<Self>, claim: &Claim) -> Self {
+        let mut view = Self::empty(claim.fence.run, 0);
+        if let Some(before) = before {
+            view.entries = before.entries;
+            view.summary = before.summary;
+            view.stubs = before.stubs;
+            view.blobs = before.blobs;
+            view.reported = before.reported;
+            view.workspace = before.workspace;
+            view.rewound = before.rewound;
+        }
+        for (idx, message) in (0_u64..).zip(claim.run.spec.messages.iter().rev()) {
+            let seq = Seq::Stored(claim.seq_last.saturating_sub(idx));
+            view.push(seq, claim.fence.run, message.clone());
+        }
+        let n_messages = claim.run.spec.messages.len();
+        let first = view.entries.len() - n_messages;
+        view.entries[first..].reverse();
+        view.seq_last = claim.seq_last;
+        view.usage = claim.run.usage;
+        view
+    }
+
+    /// The size of its messages.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.bytes).sum()
+    }
+
+    /// Applies what was stored behind the newest known event.
+    pub(crate) fn follow(&mut self, events: &[Event]) {
+        for event in events {
+            self.seq_last = event.seq;
+            self.fold(Seq::Stored(event.seq), event.run, event.step, event.at, &event.body);
+        }
     }
 
     fn empty(run: RunId, steps_done: u32) -> Self {
@@ -196,6 +243,9 @@ impl View {
             reported: None,
             checkpoint: None,
             base: None,
+            workspace: None,
+            rewound: false,
+            n_steered: 0,
             cancelling: false,
             ended: false,
             n_staged: 0,
@@ -264,6 +314,11 @@ impl View {
                 self.blobs.insert(call_id.clone(), blob.clone());
             }
             EventBody::Compacted { from, to, summary, .. } => self.compacted(*from, *to, summary.clone()),
+            EventBody::Rewound { .. } => self.rewound = true,
+            EventBody::Checkpoint { snapshot } => {
+                self.rewound &= step > 0;
+                self.workspace = snapshot.clone().or_else(|| self.workspace.take());
+            }
             _ => {}
         }
         self.reported(body);
@@ -297,10 +352,10 @@ impl View {
             }
             EventBody::Parked { .. } => self.parked_since = Some(self.parked_since.unwrap_or(at)),
             EventBody::CancelRequested => self.cancelling = true,
+            EventBody::UserMessage { .. } => self.n_steered += usize::from(step > 0),
             EventBody::Noted { kind, .. } => self.noted(kind),
             EventBody::RunEnded { .. } => self.ended = true,
             EventBody::RunClaimed { .. }
-            | EventBody::UserMessage { .. }
             | EventBody::StateWritten { .. }
             | EventBody::Rewound { .. }
             | EventBody::PolicyDecided { .. } => {}
@@ -412,6 +467,7 @@ impl View {
                 self.prior_attempts = 0;
             }
             NOTE_COMPACTION_EXHAUSTED => self.compaction_exhausted = true,
+            NOTE_STEERED => self.n_steered = 0,
             _ => {}
         }
     }

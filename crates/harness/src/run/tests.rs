@@ -57,6 +57,48 @@ fn intent(id: &str, class: EffectClass) -> EffectIntent {
     }
 }
 
+/// What was summarised and stubbed in a run that is undone is as it was before.
+#[test]
+fn a_rewind_takes_summaries_and_stubs_with_it() {
+    let other: RunId = "01890000-0000-7000-8000-000000000002".parse().unwrap();
+    let user = |id: &str| EventBody::UserMessage { message: Message::text(id, Role::User, id) };
+    let compacted = |to, summary: Option<&str>| EventBody::Compacted {
+        from: 1,
+        to,
+        summary: summary.map(str::to_owned),
+        tokens_before: 9,
+        tokens_after: 1,
+    };
+    let back = |to| EventBody::Rewound { to, cause: "rollback".to_owned() };
+    let view = |bodies: &[EventBody]| {
+        let event = |(seq, body): (u64, &EventBody)| Event {
+            thread: "01890000-0000-7000-8000-000000000003".parse().unwrap(),
+            seq,
+            run: other,
+            step: 1,
+            at: Wall(0),
+            body: body.clone(),
+        };
+        let events: Vec<Event> = (1..).zip(bodies).map(event).collect();
+        let view = View::of(run_id(), 0, Usage::default(), &events);
+        let texts: Vec<String> = view.entries.iter().map(|entry| entry.message.joined_text()).collect();
+        (view.summary.map(|summary| summary.text), view.stubs.len(), texts.join(" "), view.seq_last)
+    };
+    let mut log = vec![user("a"), user("b"), user("c"), compacted(1, None), compacted(2, Some("ab"))];
+    assert_eq!(view(&log), (Some("ab".to_owned()), 0, "c".to_owned(), 5));
+    log.push(back(3));
+    assert_eq!(view(&log), (None, 0, "a b c".to_owned(), 6));
+    log.push(user("d"));
+    log.push(back(4));
+    assert_eq!(view(&log), (None, 1, "a b c".to_owned(), 8), "another way back");
+    log.push(back(7));
+    assert_eq!(view(&log), (None, 0, "a b c d".to_owned(), 9), "an undone way back is undone");
+    log.push(back(5));
+    assert_eq!(view(&log), (Some("ab".to_owned()), 0, "c".to_owned(), 10));
+    log.push(back(0));
+    assert_eq!(view(&log), (None, 0, String::new(), 11));
+}
+
 fn settled(id: &str, facts: Value) -> EventBody {
     EventBody::EffectSettled(EffectResult {
         effect: EffectId::from(id),

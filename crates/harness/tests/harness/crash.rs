@@ -196,7 +196,7 @@ fn a_crash_in_the_second_turn_leaves_the_first_answer_alone() {
         })
     };
     let (calm, n_points) = play(None);
-    assert!(n_points > 8);
+    assert!(n_points >= 8);
     for point in 0..n_points {
         assert_eq!(play(Some(point)).0, calm, "died at {point}");
     }

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_core::agent::{Agent, RunLimits};
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
-use evenkeel_core::journal::{Event, EventBody};
+use evenkeel_core::journal::{Event, EventBody, counting};
 use evenkeel_core::message::{Block, Message, Role};
 use evenkeel_core::port::model::ModelRequest;
 use evenkeel_core::port::store::{
     Admit, Admitted, Cancel, Cancelled, ListRuns, MergeWindow, ReadEvents, RunRef, StoreClient, ThreadRef,
 };
-use evenkeel_core::run::{BusyPolicy, Class, Repository, Run, RunSpec, RunState};
+use evenkeel_core::run::{BusyPolicy, Class, EndReason, Repository, Run, RunSpec, RunState};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Generator, Wall};
 use evenkeel_env::clock::VirtualClock;
@@ -33,6 +34,7 @@ pub(crate) struct Bench {
     pub(crate) env: Env,
     pub(crate) store: Arc<MemoryStore>,
     pub(crate) world: Arc<World>,
+    n_started: AtomicU64,
 }
 
 /// A harness and the parts that belong to its process.
@@ -76,7 +78,7 @@ impl Bench {
             net: Arc::new(TcpNet),
         };
         let store = MemoryStore::new(&env);
-        Self { env, store, world: Arc::default() }
+        Self { env, store, world: Arc::default(), n_started: AtomicU64::new(0) }
     }
 
     pub(crate) fn start(&self, script: impl Fn(&ModelRequest) -> Say + Send + Sync + 'static) -> Process {
@@ -106,7 +108,9 @@ impl Bench {
                 compactor: Slots::new("compactor", 10, 1_000),
             },
         };
-        let harness = Harness::start(&self.env, setup.config, parts);
+        // Two processes never draw the same ids, also when they start in one instant.
+        let n = self.n_started.fetch_add(1, Ordering::Relaxed);
+        let harness = Harness::start(&self.env.part(&format!("process-{n}")), setup.config, parts);
         Process { harness, model, store, feed, points }
     }
 
@@ -118,14 +122,34 @@ impl Bench {
         ThreadId::new(self.env.wall(), &self.env.generator)
     }
 
+    /// Accepts a turn of this policy; nobody is told.
+    pub(crate) async fn send(
+        &self,
+        thread: ThreadId,
+        assistant: &str,
+        text: &str,
+        policy: BusyPolicy,
+    ) -> RunId {
+        self.admit(thread, RunSpec { busy_policy: policy, ..self.spec(assistant, text) }).await
+    }
+
     /// Accepts a turn; nobody is told.
     pub(crate) async fn admit(&self, thread: ThreadId, spec: RunSpec) -> RunId {
-        let run = RunId::new(self.env.wall(), &self.env.generator);
-        let request = Admit {
+        let request = self.request(thread, spec);
+        let run = request.run;
+        match self.client().admit(request).await.unwrap() {
+            Admitted::Accepted { .. } => run,
+            other => panic!("not accepted: {other:?}"),
+        }
+    }
+
+    /// A request for a turn.
+    pub(crate) fn request(&self, thread: ThreadId, spec: RunSpec) -> Admit {
+        Admit {
             tenant: TenantId::from(TENANT),
             thread,
             create_thread: true,
-            run,
+            run: RunId::new(self.env.wall(), &self.env.generator),
             spec,
             key: None,
             body_hash: String::new(),
@@ -133,10 +157,6 @@ impl Bench {
             n_waiting_max: 100,
             delay_ms: 0,
             merge: MergeWindow::default(),
-        };
-        match self.client().admit(request).await.unwrap() {
-            Admitted::Accepted { .. } => run,
-            other => panic!("not accepted: {other:?}"),
         }
     }
 
@@ -186,11 +206,11 @@ impl Bench {
         self.client().read_events(request).await.unwrap()
     }
 
-    /// The conversation as text, one line a message; what was settled after an interruption reads
+    /// The conversation as it counts, as text, one line a message; what was settled after an interruption reads
     /// as if it had not been interrupted.
     pub(crate) async fn transcript(&self, thread: ThreadId) -> String {
         let events = self.events(thread).await;
-        let lines = events.iter().filter_map(|event| match &event.body {
+        let lines = counting(&events).into_iter().filter_map(|event| match &event.body {
             EventBody::UserMessage { message }
             | EventBody::AssistantMessage { message, .. }
             | EventBody::ToolMessage { message } => Some(line(message)),
@@ -202,6 +222,10 @@ impl Bench {
     pub(crate) async fn cancel(&self, run: RunId) -> Cancelled {
         let request = Cancel { tenant: TenantId::from(TENANT), run, force: false, undo: false };
         self.client().cancel(request).await.unwrap()
+    }
+
+    pub(crate) async fn reason(&self, run: RunId) -> Option<EndReason> {
+        self.run(run).await.outcome.and_then(|outcome| outcome.reason)
     }
 
     pub(crate) async fn runs(&self) -> Vec<Run> {

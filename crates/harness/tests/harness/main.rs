@@ -6,10 +6,13 @@
 mod compaction;
 mod crash;
 mod ends;
+mod field;
 mod lab;
 mod outage;
 mod peers;
+mod policies;
 mod replica;
 mod steps;
+mod trips;
 mod valid;
 mod world;

@@ -166,7 +166,7 @@ fn the_store_goes_away_at_any_operation_and_nothing_is_lost_or_doubled() {
         "expire",
     ];
     for operation in operations {
-        for happened in [false, true] {
+        for (happened, hangs) in [(false, false), (true, false), (false, true), (true, true)] {
             in_time(async {
                 let bench = Bench::new(26);
                 let process = bench.start(|request| match request.step {
@@ -175,16 +175,20 @@ fn the_store_goes_away_at_any_operation_and_nothing_is_lost_or_doubled() {
                     2 if request.prior_attempts == 0 => Say::Park,
                     _ => Say::Text("done"),
                 });
-                *process.store.fail.lock().unwrap() = Some(Fail { operation, times: 2, happened });
+                *process.store.fail.lock().unwrap() = Some(Fail { operation, times: 2, happened, hangs });
                 let thread = bench.new_thread();
                 let run = bench.admit(thread, bench.spec("coder", "go")).await;
                 let next = bench.admit(thread, bench.spec("chat", "next")).await;
                 bench.reaches(run, is_waiting).await;
                 process.model.permit();
                 for run in [run, next] {
-                    assert_eq!(end_of(&bench.ended(run).await), "completed  done", "{operation} {happened}");
+                    assert_eq!(
+                        end_of(&bench.ended(run).await),
+                        "completed  done",
+                        "{operation} {happened} {hangs}"
+                    );
                 }
-                assert_eq!(*bench.world.sent.lock().unwrap(), ["once"], "{operation} {happened}");
+                assert_eq!(*bench.world.sent.lock().unwrap(), ["once"], "{operation} {happened} {hangs}");
                 bench.assert_sound(thread).await;
                 assert_eq!(bench.thread(thread).await.version, 2);
             });

@@ -484,6 +484,8 @@ pub(crate) struct TestStore {
     pub(crate) fail: Mutex<Option<Fail>>,
     /// Operations of this name, or `all`, wait while this is set.
     pub(crate) stall: Mutex<Option<&'static str>>,
+    /// Operations in the order in which they were asked for.
+    pub(crate) asked: Mutex<Vec<&'static str>>,
 }
 
 /// How an operation fails.
@@ -493,11 +495,26 @@ pub(crate) struct Fail {
     pub(crate) times: u32,
     /// It happened, and only the answer is lost.
     pub(crate) happened: bool,
+    /// No answer comes at all, instead of an error.
+    pub(crate) hangs: bool,
 }
 
 impl TestStore {
     pub(crate) fn new(inner: Arc<dyn Store>, points: Arc<Points>) -> Arc<Self> {
-        Arc::new(Self { inner, points, fail: Mutex::default(), stall: Mutex::default() })
+        Arc::new(Self {
+            inner,
+            points,
+            fail: Mutex::default(),
+            stall: Mutex::default(),
+            asked: Mutex::default(),
+        })
+    }
+
+    /// The operations of runs since the last look, without those of the loops.
+    pub(crate) fn of_runs(&self) -> Vec<&'static str> {
+        let loops = ["heartbeat", "claim_ready", "steal", "expire", "counts", "list_runs", "wake"];
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.into_iter().filter(|name| !loops.contains(name)).collect()
     }
 
     fn is_stalled(&self, operation: &str) -> bool {
@@ -516,24 +533,30 @@ impl Store for TestStore {
     fn apply(&self, op: Op) -> BoxFuture<'_, Result<Reply, Error>> {
         Box::pin(async move {
             let name = op.name();
+            self.asked.lock().unwrap().push(name);
             while self.is_stalled(name) {
                 sleep(Duration::from_millis(10)).await;
             }
             let is_of_run = matches!(
                 op,
-                Op::CommitStep(_) | Op::CommitTurn(_) | Op::Park(_) | Op::PutBlob(_) | Op::ReadEvents(_)
+                Op::CommitStep(_)
+                    | Op::CommitTurn(_)
+                    | Op::TakeSteered(_)
+                    | Op::Park(_)
+                    | Op::PutBlob(_)
+                    | Op::ReadEvents(_)
             );
             if is_of_run {
                 self.points.pass().await;
             }
             let fail = self.fails(name);
-            if fail.is_some_and(|fail| !fail.happened) {
-                return Err(unavailable());
+            if let Some(fail) = fail {
+                if fail.happened {
+                    drop(self.inner.apply(op).await);
+                }
+                return if fail.hangs { pending().await } else { Err(unavailable()) };
             }
             let reply = self.inner.apply(op).await;
-            if fail.is_some() {
-                return Err(unavailable());
-            }
             if is_of_run {
                 self.points.pass().await;
             }

@@ -269,7 +269,14 @@ async fn newest(stage: &Stage, thread: ThreadId) -> Claim {
         run: run.id,
         epoch: stored.epoch,
     };
-    Claim { fence, version: stored.version, context_from: 1, run }
+    Claim {
+        fence,
+        version: stored.version,
+        context_from: 1,
+        seq_last: stored.seq_last,
+        thread_created_at: stored.created_at,
+        run,
+    }
 }
 
 async fn an_undone_cancel_takes_the_conversation_back(stage: Stage) {

@@ -50,6 +50,8 @@ pub(super) fn claim(
         fence: Fence { tenant: thread.tenant.clone(), thread: thread.id, run: run.id, epoch: thread.epoch },
         version: thread.version,
         context_from: thread.context_from,
+        seq_last: thread.seq_last,
+        thread_created_at: thread.created_at,
         run: run.clone().into_run(0, spec, None),
     })
 }

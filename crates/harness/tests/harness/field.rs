@@ -1,0 +1,219 @@
+//! What has gone wrong in comparable systems, each with its input.
+
+use std::time::Duration;
+
+use evenkeel_core::journal::EventBody;
+use evenkeel_core::message::{Message, Role};
+use evenkeel_core::port::model::ModelRequest;
+use evenkeel_core::port::store::UpdateThread;
+use evenkeel_core::run::{BusyPolicy, EndReason, RunState};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::lab::{Bench, Setup, TENANT, end_of, in_time};
+use super::world::{Say, TestModel};
+
+fn asked(request: &ModelRequest) -> String {
+    let users = request.messages.iter().rev().filter(|message| message.role == Role::User);
+    users.map(Message::joined_text).next().unwrap_or_default()
+}
+
+/// A message that is held back for more to come is not overtaken by the next one.
+#[test]
+fn a_held_back_message_keeps_its_place() {
+    in_time(async {
+        let bench = Bench::new(80);
+        let process = bench.start(|request| Say::Text(asked(request).leak()));
+        let thread = bench.new_thread();
+        let a = bench.send(thread, "chat", "a", BusyPolicy::Merge).await;
+        sleep(Duration::from_millis(1_010)).await;
+        let b = bench.send(thread, "chat", "b", BusyPolicy::Enqueue).await;
+        process.harness.nudge();
+        assert_eq!(end_of(&bench.ended(b).await), "completed  b");
+        assert_eq!(end_of(&bench.run(a).await), "completed  a");
+        assert_eq!(bench.transcript(thread).await, "User: a\nAssistant: a\nUser: b\nAssistant: b");
+    });
+}
+
+/// Changes of metadata in a loop neither conflict with turns nor are lost.
+#[test]
+fn metadata_written_beside_two_turns_disturbs_neither() {
+    in_time(async {
+        let bench = Bench::new(81);
+        let _process = bench.start(|request| match request.step {
+            1..=3 => Say::Calls(vec![("put", json!({"what": request.step}))]),
+            _ => Say::Text("done"),
+        });
+        let thread = bench.new_thread();
+        let runs = [
+            bench.send(thread, "coder", "one", BusyPolicy::Enqueue).await,
+            bench.send(thread, "coder", "two", BusyPolicy::Enqueue).await,
+        ];
+        let mut n_read = 0;
+        while !bench.run(runs[1]).await.state.is_terminal() {
+            n_read += 1;
+            let metadata = json!({ "n_read": n_read });
+            let mark = UpdateThread { tenant: TENANT.into(), thread, metadata, busy_policy: None };
+            bench.client().update_thread(mark).await.unwrap();
+            sleep(Duration::from_millis(7)).await;
+        }
+        for run in runs {
+            let run = bench.run(run).await;
+            assert_eq!((end_of(&run).as_str(), run.attempt), ("completed  done", 1));
+        }
+        let stored = bench.thread(thread).await;
+        assert_eq!((stored.version, stored.metadata["n_read"].clone()), (2, json!(n_read)));
+        assert!(n_read > 50, "{n_read}");
+        bench.assert_sound(thread).await;
+    });
+}
+
+/// Two replicas claim from one queue: no run is claimed by both.
+#[test]
+fn of_a_thousand_claims_by_two_replicas_none_overlap() {
+    in_time(async {
+        let bench = Bench::new(82);
+        let mut runs = Vec::new();
+        for _ in 0..1_000 {
+            runs.push(bench.send(bench.new_thread(), "chat", "go", BusyPolicy::Enqueue).await);
+        }
+        let processes = [bench.start(|_| Say::Text("done")), bench.start(|_| Say::Text("done"))];
+        for run in &runs {
+            let run = bench.ended(*run).await;
+            assert_eq!((end_of(&run).as_str(), run.attempt), ("completed  done", 1));
+        }
+        let n_calls = processes.iter().map(|process| process.model.n_calls());
+        assert_eq!(n_calls.clone().sum::<usize>(), 1_000);
+        assert!(n_calls.min() > Some(100), "both took part");
+    });
+}
+
+fn slow(model: &mut TestModel) {
+    model.latency = Duration::from_secs(200);
+}
+
+/// A model call that is longer than any lease is not begun a second time.
+#[test]
+fn a_call_of_two_hundred_seconds_is_made_once() {
+    in_time(async {
+        let bench = Bench::new(83);
+        let one = bench.start_with(Setup { tune: slow, ..Setup::default() }, |_| Say::Text("done"));
+        let other = bench.start_with(Setup { tune: slow, ..Setup::default() }, |_| Say::Text("done"));
+        let run = bench.send(bench.new_thread(), "chat", "go", BusyPolicy::Enqueue).await;
+        let run = bench.ended(run).await;
+        assert_eq!((end_of(&run).as_str(), run.attempt), ("completed  done", 1));
+        assert_eq!(one.model.n_calls() + other.model.n_calls(), 1);
+    });
+}
+
+/// A tool that never returns does not block its thread for the next client.
+#[test]
+fn a_hung_run_ends_by_its_deadline_and_the_thread_goes_on() {
+    in_time(async {
+        let bench = Bench::new(84);
+        let _process = bench.start(|request| match asked(request).as_str() {
+            "next" => Say::Text("here"),
+            _ => Say::Calls(vec![("hang", json!({}))]),
+        });
+        let thread = bench.new_thread();
+        let mut spec = bench.spec("coder", "hang");
+        spec.deadline = bench.env.wall().after(Duration::from_secs(10));
+        spec.limits.tool_ms_max = 3_600_000;
+        let hung = bench.admit(thread, spec).await;
+        let next = bench.send(thread, "coder", "next", BusyPolicy::Enqueue).await;
+        assert_eq!(bench.ended(hung).await.state, RunState::Expired);
+        assert_eq!(end_of(&bench.ended(next).await), "completed  here");
+        bench.assert_sound(thread).await;
+    });
+}
+
+/// Of 25 turns sent at once every one is there, in the order in which they were accepted.
+#[test]
+fn twenty_five_turns_at_once_are_all_there_in_order() {
+    in_time(async {
+        let bench = Bench::new(85);
+        let _process = bench.start(|_| Say::Text("ok"));
+        let thread = bench.new_thread();
+        let mut runs = Vec::new();
+        for n in 0..25 {
+            runs.push(bench.send(thread, "chat", &format!("turn {n}"), BusyPolicy::Enqueue).await);
+        }
+        for run in &runs {
+            assert_eq!(end_of(&bench.ended(*run).await), "completed  ok");
+        }
+        let events = bench.events(thread).await;
+        let texts = events.iter().filter_map(|event| match &event.body {
+            EventBody::UserMessage { message } => Some(message.joined_text()),
+            _ => None,
+        });
+        let expected: Vec<String> = (0..25).map(|n| format!("turn {n}")).collect();
+        assert_eq!(texts.collect::<Vec<_>>(), expected);
+        assert_eq!(bench.thread(thread).await.version, 25);
+    });
+}
+
+/// A run whose process dies again and again goes on, and neither it nor its thread is stuck.
+#[test]
+fn ten_dead_processes_leave_neither_a_ghost_run_nor_a_busy_thread() {
+    in_time(async {
+        let bench = Bench::new(86);
+        let thread = bench.new_thread();
+        let run = bench.send(thread, "chat", "go", BusyPolicy::Enqueue).await;
+        for n in 1..=10 {
+            let dying = bench.start(|_| Say::Hang);
+            bench.reaches(run, |run| run.attempt == n && run.state == RunState::Running).await;
+            drop(dying);
+            // Until somebody takes over, the row says who has it: it is neither idle nor ended.
+            assert_eq!(bench.thread(thread).await.newest_state, Some(RunState::Running));
+        }
+        let _process = bench.start(|_| Say::Text("done"));
+        let run = bench.ended(run).await;
+        assert_eq!((end_of(&run).as_str(), run.attempt), ("completed  done", 11));
+        let next = bench.send(thread, "chat", "next", BusyPolicy::Reject).await;
+        assert_eq!(end_of(&bench.ended(next).await), "completed  done");
+        assert_eq!(bench.thread(thread).await.active, None);
+        bench.assert_sound(thread).await;
+    });
+}
+
+/// A message that is sent while the run before it is stuck in a dead process runs all the same.
+#[test]
+fn what_waits_behind_a_dead_run_is_not_forgotten() {
+    in_time(async {
+        let bench = Bench::new(87);
+        let thread = bench.new_thread();
+        let run = bench.send(thread, "chat", "go", BusyPolicy::Enqueue).await;
+        let dying = bench.start(|_| Say::Hang);
+        bench.reaches(run, |run| run.state == RunState::Running).await;
+        drop(dying);
+        let waiting = bench.send(thread, "chat", "waits", BusyPolicy::Enqueue).await;
+        let replacing = bench.send(thread, "chat", "replaces", BusyPolicy::Interrupt).await;
+        let begun = bench.env.wall();
+        let _process = bench.start(|_| Say::Text("done"));
+        assert_eq!(end_of(&bench.ended(replacing).await), "completed  done");
+        assert!(bench.env.wall().since(begun) < Duration::from_secs(6));
+        for replaced in [run, waiting] {
+            let reason = bench.reason(replaced).await;
+            assert_eq!(reason, Some(EndReason::Interrupted { by: replacing }));
+        }
+        bench.assert_sound(thread).await;
+    });
+}
+
+/// A replica that drains takes nothing new, and its successor in the same instant is another.
+#[test]
+fn a_draining_replica_claims_nothing_while_its_successor_does() {
+    in_time(async {
+        let bench = Bench::new(88);
+        let old = bench.start(|_| Say::Text("old"));
+        old.harness.drain().await;
+        let new = bench.start(|_| Say::Text("new"));
+        assert_ne!(old.harness.replica(), new.harness.replica());
+        for _ in 0..20 {
+            let run = bench.send(bench.new_thread(), "chat", "go", BusyPolicy::Enqueue).await;
+            old.harness.nudge();
+            assert_eq!(end_of(&bench.ended(run).await), "completed  new");
+        }
+        assert_eq!(old.model.n_calls(), 0);
+    });
+}
