@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::Error;
+use evenkeel_core::control::Protect;
 use evenkeel_core::id::TenantId;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Op, Reply, Store};
@@ -16,7 +17,7 @@ use evenkeel_store::postgres::{PostgresOptions, PostgresStore};
 use evenkeel_store::sqlite::{SqliteOptions, SqliteStore};
 use tokio::time::Instant;
 
-use crate::config::{Config, Protect, StoreEngine};
+use crate::config::{Config, StoreEngine};
 use crate::telemetry::{Exporter, Metrics};
 
 /// An engine, and what resolves if it can no longer be trusted.
