@@ -19,15 +19,18 @@ pub(crate) fn dev(args: &[String]) -> Result<()> {
     evenkeel(&[&["demo", "--serve"], borrowed(args).as_slice()].concat())
 }
 
-/// The measurements of `bench/README.md`: all, or those that are named. The store's own is an example
-/// of its crate, since it stands beside what it measures.
+/// Measurements of the store: examples of its crate, since they stand beside what they measure.
+const STORE: [(&str, &str); 2] = [("store", "steps"), ("postgres", "turns")];
+
+/// The measurements of `bench/README.md`: all, or those that are named.
 pub(crate) fn bench(args: &[String]) -> Result<()> {
     let names = borrowed(args);
-    if names.is_empty() || names.contains(&"store") {
-        let store = ["run", "--release", "--locked", "--package", "evenkeel-store", "--example", "steps"];
+    for (_, example) in STORE.iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
+        let store = ["run", "--release", "--locked", "--package", "evenkeel-store", "--example", example];
         shell::run(&shell::cargo(), &store, &[])?;
     }
-    let others: Vec<&str> = names.iter().copied().filter(|name| *name != "store").collect();
+    let is_store = |name: &&str| STORE.iter().any(|(of, _)| of == name);
+    let others: Vec<&str> = names.iter().copied().filter(|name| !is_store(name)).collect();
     if names.is_empty() || !others.is_empty() {
         let run = ["run", "--release", "--locked", "--package", "evenkeel-bench", "--"];
         shell::run(&shell::cargo(), &[&run, others.as_slice()].concat(), &[])?;

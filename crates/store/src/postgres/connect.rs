@@ -194,6 +194,11 @@ impl Line {
         opened.ok_or_else(|| Trouble::Away("there is no connection".to_owned()))
     }
 
+    /// Whether it has a connection.
+    pub(super) fn is_open(&self) -> bool {
+        self.opened.is_some()
+    }
+
     /// Drops the connection if the answer says that it cannot be used any more.
     pub(super) fn judge<T>(&mut self, answered: Result<T, Trouble>) -> Result<T, Trouble> {
         if let Err(Trouble::Lost(_) | Trouble::Away(_) | Trouble::Refused(_)) = &answered {

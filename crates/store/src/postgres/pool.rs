@@ -43,7 +43,8 @@ impl Lent<'_> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        if let Some(line) = self.line.take() {
+        // One without a connection is worth nothing; its next user shall get one that has.
+        if let Some(line) = self.line.take().filter(Line::is_open) {
             self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         }
     }

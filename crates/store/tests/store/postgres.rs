@@ -2,8 +2,12 @@
 //! what only an engine of several replicas can get wrong.
 
 mod conformance;
+mod faults;
 mod pooler;
+mod replicas;
 mod server;
+mod start;
+mod wire;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
