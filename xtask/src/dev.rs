@@ -14,7 +14,8 @@ fn borrowed(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// The server with the fake provider beside it; further arguments go to the server.
+/// The server with the fake provider beside it; with `--replicas 3` three of them over a PostgreSQL of
+/// their own, behind a gateway. Further arguments go to `evenkeel demo --serve`.
 pub(crate) fn dev(args: &[String]) -> Result<()> {
     evenkeel(&[&["demo", "--serve"], borrowed(args).as_slice()].concat())
 }

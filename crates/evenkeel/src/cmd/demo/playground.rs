@@ -16,7 +16,7 @@ use crate::cmd::serve::Stop;
 use crate::output;
 
 /// Starts both and waits for a signal.
-pub(super) async fn run(env: Env, listen: SocketAddr, data_dir: PathBuf) -> Done {
+pub(super) async fn run(env: Env, listen: SocketAddr, data_dir: PathBuf, n_replicas: Option<u8>) -> Done {
     output::log("info")?;
     let mut stop = Stop::listen()?;
     let repository = data_dir.join("playground");
@@ -25,10 +25,16 @@ pub(super) async fn run(env: Env, listen: SocketAddr, data_dir: PathBuf) -> Done
     write(script, &repository).await?;
     let repository = repository.canonicalize().context("find the repository")?;
     let fake = provider::start(&env, FakeConfig::new("fake", Arc::new(Solver))).await?;
+    let text = text(&fake.base_url(WireKind::Openai));
+    if let Some(n) = n_replicas {
+        let sources = toml_list(&repository);
+        let text = format!("{text}\n[workspaces]\nsources = {sources}\n");
+        return super::replicas::run(env, &mut stop, n.into(), listen, &data_dir, &text).await;
+    }
     let overrides = Overrides::of_process()
         .with("server.listen", listen.to_string())
         .with("server.data_dir", data_dir.display().to_string());
-    let mut config = Config::parse("the playground", &text(&fake.base_url(WireKind::Openai)), &overrides)?;
+    let mut config = Config::parse("the playground", &text, &overrides)?;
     config.workspaces.sources.push(repository.clone());
     let running = evenkeel_server::start(env.clone(), config).await?;
     let address = format!("http://{}", running.address());
@@ -74,6 +80,11 @@ async fn git(folder: &Path, args: &[&str]) -> anyhow::Result<()> {
     let status = command.status().await.context("start git")?;
     anyhow::ensure!(status.success(), "git {} failed in {}", args.join(" "), folder.display());
     Ok(())
+}
+
+/// A list of one path, as TOML.
+fn toml_list(path: &Path) -> String {
+    format!("[{:?}]", path.display().to_string())
 }
 
 fn text(base_url: &str) -> String {
