@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Lab(cmd::lab::Args),
     /// Make, list and revoke API keys
     Keys(cmd::keys::Args),
+    /// Check tool policies, say what they decide about a call, or test them by a table of cases
+    Policy(cmd::policy::Args),
     /// Serve a built-in tool server to any MCP client
     Mcp(cmd::mcp::Args),
 }

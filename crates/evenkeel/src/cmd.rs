@@ -10,6 +10,7 @@ pub(crate) mod explain;
 pub(crate) mod keys;
 pub(crate) mod lab;
 pub(crate) mod mcp;
+pub(crate) mod policy;
 pub(crate) mod replicas;
 pub(crate) mod router;
 pub(crate) mod run;
@@ -39,6 +40,7 @@ pub(crate) async fn run(cli: Cli) -> Done {
         Command::Check(args) => check::run(&args),
         Command::Keys(args) => keys::run(&env, args).await,
         Command::Mcp(args) => mcp::run(&env, args).await,
+        Command::Policy(args) => policy::run(&env, args).await,
         Command::Explain(args) => explain::run(&env, args).await,
         Command::Doctor(args) => doctor::run(args),
         Command::Runs(args) => runs::run(&env, args).await,

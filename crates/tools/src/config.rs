@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use evenkeel_core::port::runner::{HostRule, RunnerLimits};
 use serde::{Deserialize, Serialize};
 
+use crate::builtin::OUTPUT_BYTES_MAX;
+
 /// Everything this part is configured by.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -75,31 +77,64 @@ pub struct McpConfig {
     pub servers: BTreeMap<String, McpServerConfig>,
 }
 
-/// A foreign tool server, started as a child process that speaks MCP on its stdin and stdout.
+/// A foreign tool server: a child process that speaks MCP on its stdin and stdout (`command`), or
+/// one that is reached by streamable HTTP (`url`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct McpServerConfig {
-    /// The program.
-    pub command: String,
+    /// The program; not with `url`.
+    #[serde(default)]
+    pub command: Option<String>,
     /// Its arguments.
     #[serde(default)]
     pub args: Vec<String>,
-    /// Its whole environment besides `PATH` and `HOME`.
+    /// Its whole environment besides `PATH` and `HOME`; `env:NAME` takes a value from our own.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Where it listens; not with `command`.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// The variable that holds the bearer token for it: `env:NAME`.
+    #[serde(default)]
+    pub token: Option<String>,
     /// The tools offered from it; all of them if absent.
     #[serde(default)]
     pub tools: Option<Vec<String>>,
     /// How far its own hints are believed.
     #[serde(default)]
     pub hints: McpHints,
+    /// The effect class of single tools, by name, whatever the server says of them.
+    #[serde(default)]
+    pub effects: BTreeMap<String, McpEffect>,
     /// Milliseconds it may take to start and answer `initialize`.
     #[serde(default = "start_ms_max")]
     pub start_ms_max: u64,
+    /// Milliseconds that a call may take at most; the limit of the call itself holds too.
+    #[serde(default)]
+    pub call_ms_max: Option<u64>,
+    /// Bytes of text that an answer may have; the rest is cut.
+    #[serde(default = "output_bytes_max")]
+    pub output_bytes_max: usize,
+}
+
+/// How a call of a foreign tool is settled after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum McpEffect {
+    /// It changes nothing: it may be repeated, and run beside other calls.
+    Pure,
+    /// Repeating it with the same effect id does no harm.
+    Idempotent,
+    /// It is never repeated.
+    Unsafe,
 }
 
 fn start_ms_max() -> u64 {
     10_000
+}
+
+fn output_bytes_max() -> usize {
+    OUTPUT_BYTES_MAX
 }
 
 /// Whether a server's hints about its tools decide how a call is settled after a crash.

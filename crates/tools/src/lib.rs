@@ -23,7 +23,7 @@ mod toolbox;
 pub mod workspace;
 
 pub use config::{
-    McpConfig, McpHints, McpServerConfig, NetworkConfig, PolicyConfig, PolicyMode, ToolsConfig,
+    McpConfig, McpEffect, McpHints, McpServerConfig, NetworkConfig, PolicyConfig, PolicyMode, ToolsConfig,
 };
-pub use policy::Policy;
+pub use policy::{Judged, Policy};
 pub use toolbox::{ToolSlots, Toolbox};

@@ -1,15 +1,18 @@
 //! MCP: the client through which every tool is reached, and the built-in servers for others.
 //!
 //! Built-in servers run in this process and are reached over an in-memory pipe, one session for
-//! each run and kind, opened when first used; foreign servers are child processes. Both speak the
-//! same protocol through the same client, so a call passes the same deadline, cancel and output
+//! each run and kind, opened when first used; foreign servers are child processes or are reached by
+//! streamable HTTP. All speak the same protocol through the same client, so a call passes the same deadline, cancel and output
 //! cap whoever answers it. A call that times out or is dropped sends `notifications/cancelled` and
 //! hurts nothing else. A lost session is opened once more for the call that found it lost.
 
 pub(crate) mod foreign;
+mod http;
+mod listen;
 pub(crate) mod local;
 pub(crate) mod session;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -22,6 +25,9 @@ use futures_util::future::BoxFuture;
 use crate::blocking::Blocking;
 use crate::builtin::{Context, Server};
 use crate::policy::facts;
+
+/// Longest message of a foreign server; a longer one is dropped, and its call fails or times out.
+const MESSAGE_BYTES_MAX: usize = 32 << 20;
 
 /// The key in a result's `_meta` under which our servers return facts about a call.
 pub(crate) const FACTS: &str = "evenkeel/facts";
@@ -74,35 +80,66 @@ pub fn serve_stdio(
 ) -> BoxFuture<'static, Result<(), Error>> {
     let env = env.clone();
     Box::pin(async move {
-        if kind == ServerKind::Git && runner.is_none() {
-            return Err(Error::new(
-                Code::ConfigInvalid,
-                Origin::Ours,
-                "The git server has no sandbox to run git in.",
-                "Enable the sandbox; evenkeel doctor says what it needs.",
-            ));
-        }
-        let pool = Blocking::start(&env, "tool-files", 2);
-        let checked = workspace.clone();
-        let opened = pool.run(move || crate::beneath::Root::open(&checked).map(|_| ())).await;
-        if let Ok(Err(refusal)) = opened {
-            return Err(Error::client(
-                Code::WorkspaceFailed,
-                refusal.0,
-                "Name an existing directory with --workspace.",
-            ));
-        }
-        let context = Context {
-            tenant: TenantId::from("local"),
-            run: RunId::new(env.wall(), &env.generator),
-            workspace,
-            pool,
-            runner,
-            limits: RunnerLimits::default(),
-            readable: Arc::new(|path| !facts::is_credential(path)),
-        };
-        local::serve(Server::new(kind, context), (tokio::io::stdin(), tokio::io::stdout())).await
+        let server = standalone(&env, kind, workspace, runner).await?;
+        local::serve(server, (tokio::io::stdin(), tokio::io::stdout())).await
     })
+}
+
+/// Serves one of the built-in servers over streamable HTTP on a loopback address, for ever, at every
+/// path. `ready` is called with the address once it listens.
+///
+/// # Errors
+/// As [`serve_stdio`]; `address-refused` beyond loopback, `address-in-use`.
+pub fn serve_http(
+    env: &Env,
+    kind: ServerKind,
+    workspace: PathBuf,
+    runner: Option<Arc<dyn Runner>>,
+    address: SocketAddr,
+    ready: Box<dyn FnOnce(SocketAddr) + Send>,
+) -> BoxFuture<'static, Result<(), Error>> {
+    let env = env.clone();
+    Box::pin(async move {
+        let server = standalone(&env, kind, workspace, runner).await?;
+        listen::serve(&env, server, address, ready).await
+    })
+}
+
+/// A built-in server for a client of its own, outside of any run.
+async fn standalone(
+    env: &Env,
+    kind: ServerKind,
+    workspace: PathBuf,
+    runner: Option<Arc<dyn Runner>>,
+) -> Result<Server, Error> {
+    if kind == ServerKind::Git && runner.is_none() {
+        return Err(Error::new(
+            Code::ConfigInvalid,
+            Origin::Ours,
+            "The git server has no sandbox to run git in.",
+            "Enable the sandbox; evenkeel doctor says what it needs.",
+        ));
+    }
+    let pool = Blocking::start(env, "tool-files", 2);
+    let checked = workspace.clone();
+    let opened = pool.run(move || crate::beneath::Root::open(&checked).map(|_| ())).await;
+    if let Ok(Err(refusal)) = opened {
+        return Err(Error::client(
+            Code::WorkspaceFailed,
+            refusal.0,
+            "Name an existing directory with --workspace.",
+        ));
+    }
+    let context = Context {
+        tenant: TenantId::from("local"),
+        run: RunId::new(env.wall(), &env.generator),
+        workspace,
+        pool,
+        runner,
+        limits: RunnerLimits::default(),
+        readable: Arc::new(|path| !facts::is_credential(path)),
+    };
+    Ok(Server::new(kind, context))
 }
 
 pub(crate) fn lost(server: &str, why: impl std::fmt::Display) -> Error {

@@ -6,14 +6,18 @@
 //! all of its facts are. A `forbid` that carries `@ask("...")` asks a person instead, unless
 //! another one denies.
 //!
-//! Policies are read once and checked against the schema; a fault names file and line and stops
-//! the start. `log-only` lets every call run and logs what would have been denied.
+//! Policies are checked against the schema; a fault names file, line and column and stops the start.
+//! Files that change are read again while the server runs ([`watch`]); a fault then leaves the old
+//! ones in force. `log-only` lets every call run and logs what would have been denied.
 
 pub(crate) mod facts;
 mod load;
 mod shell;
+pub(crate) mod watch;
 
 use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use cedar_policy::{
     Authorizer, Context, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId,
@@ -27,9 +31,14 @@ use crate::config::{PolicyConfig, PolicyMode};
 pub(crate) use facts::{Fact, Network};
 pub(crate) use shell::{Redirect, Script, script as shell_script};
 
-/// The loaded policies.
+/// The policies in force, which can be read again while calls are judged.
 pub struct Policy {
-    mode: PolicyMode,
+    config: PolicyConfig,
+    loaded: RwLock<Arc<Loaded>>,
+}
+
+/// One state of the policies. A call is judged by one of them as a whole.
+struct Loaded {
     policies: PolicySet,
     authorizer: Authorizer,
     names: Names,
@@ -48,12 +57,27 @@ pub(crate) struct Who {
 pub(crate) struct Judgement {
     pub(crate) verdict: Verdict,
     pub(crate) policies: Vec<String>,
+    /// The same for each fact by itself.
+    pub(crate) parts: Vec<Judged>,
+}
+
+/// What policy says about one thing that a call would do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The action.
+    pub action: &'static str,
+    /// The resource, as reasons name it.
+    pub resource: String,
+    /// The verdict on it alone.
+    pub verdict: Verdict,
+    /// The policies that decided.
+    pub policies: Vec<String>,
 }
 
 impl Judgement {
     /// For what policy does not speak of.
     pub(crate) fn unasked() -> Self {
-        Self { verdict: Verdict::Allow, policies: Vec::new() }
+        Self { verdict: Verdict::Allow, policies: Vec::new(), parts: Vec::new() }
     }
 }
 
@@ -70,42 +94,67 @@ impl Policy {
     /// # Errors
     /// `policy-invalid` with file and line.
     pub fn load(config: &PolicyConfig) -> Result<Self, Error> {
-        Ok(Self {
-            mode: config.mode,
-            policies: load::policies(config)?,
-            authorizer: Authorizer::new(),
-            names: Names { tenant: name("Tenant"), run: name("AgentRun"), action: name("Action") },
-        })
+        let loaded = RwLock::new(Arc::new(Loaded::read(config)?));
+        Ok(Self { config: config.clone(), loaded })
+    }
+
+    /// Reads the files again. A fault leaves what was in force in force.
+    ///
+    /// # Errors
+    /// `policy-invalid` with file, line and column.
+    pub fn reload(&self) -> Result<(), Error> {
+        let fresh = Arc::new(Loaded::read(&self.config)?);
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// The files of the operator.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.config.files
+    }
+
+    /// The names of the policies in force, in order.
+    #[must_use]
+    pub fn ids(&self) -> Vec<String> {
+        let mut ids: Vec<String> =
+            self.loaded().policies.policies().map(|policy| policy.id().to_string()).collect();
+        ids.sort();
+        ids
+    }
+
+    fn loaded(&self) -> Arc<Loaded> {
+        self.loaded.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Judges a call by its facts; every one must be allowed.
     pub(crate) fn judge(&self, who: &Who, tool: &str, facts: &[Fact]) -> Judgement {
         let mut policies: Vec<String> = Vec::new();
         let mut verdict = Verdict::Allow;
+        let loaded = self.loaded();
+        let mut parts = Vec::with_capacity(facts.len());
         for fact in facts {
-            let (one, ids) = self.judge_fact(who, tool, fact);
-            for id in ids {
-                if !policies.contains(&id) {
-                    policies.push(id);
+            let (one, ids) = loaded.judge_fact(who, tool, fact);
+            for id in &ids {
+                if !policies.contains(id) {
+                    policies.push(id.clone());
                 }
             }
             match (&verdict, &one) {
-                (_, Verdict::Deny { .. }) => {
-                    verdict = one;
-                    break;
-                }
-                (Verdict::Allow, Verdict::Ask { .. }) => verdict = one,
+                (Verdict::Deny { .. }, _) => {}
+                (_, Verdict::Deny { .. }) | (Verdict::Allow, Verdict::Ask { .. }) => verdict = one.clone(),
                 _ => {}
             }
+            parts.push(Judged { action: fact.action(), resource: fact.shown(), verdict: one, policies: ids });
         }
         if facts.is_empty() {
             verdict = Verdict::Deny { reason: format!("Policy cannot tell what {tool} would do.") };
         }
         self.log(who, tool, &verdict, &policies);
-        if self.mode == PolicyMode::LogOnly {
+        if self.config.mode == PolicyMode::LogOnly {
             verdict = Verdict::Allow;
         }
-        Judgement { verdict, policies }
+        Judgement { verdict, policies, parts }
     }
 
     /// One line for each decision; the journal of the run keeps the same.
@@ -114,7 +163,7 @@ impl Policy {
         let policies = policies.join(" ");
         match verdict {
             Verdict::Allow => tracing::debug!(%tenant, %run, agent, tool, policies, "policy allows"),
-            _ if self.mode == PolicyMode::LogOnly => {
+            _ if self.config.mode == PolicyMode::LogOnly => {
                 tracing::warn!(%tenant, %run, agent, tool, ?verdict, policies, "policy would not have allowed this call");
             }
             _ => tracing::info!(%tenant, %run, agent, tool, ?verdict, policies, "policy does not allow"),
@@ -124,6 +173,16 @@ impl Policy {
     /// Whether a run may see the content of this file; for tools that look at many.
     pub(crate) fn readable(&self, who: &Who, tool: &str, path: &str) -> bool {
         self.judge(who, tool, &[Fact::read(path)]).verdict == Verdict::Allow
+    }
+}
+
+impl Loaded {
+    fn read(config: &PolicyConfig) -> Result<Self, Error> {
+        Ok(Self {
+            policies: load::policies(config)?,
+            authorizer: Authorizer::new(),
+            names: Names { tenant: name("Tenant"), run: name("AgentRun"), action: name("Action") },
+        })
     }
 
     fn judge_fact(&self, who: &Who, tool: &str, fact: &Fact) -> (Verdict, Vec<String>) {

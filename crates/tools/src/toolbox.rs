@@ -31,7 +31,7 @@ use crate::blocking::Blocking;
 use crate::builtin::files;
 use crate::catalog::{self, Home};
 use crate::config::ToolsConfig;
-use crate::policy::{Policy, shell_script};
+use crate::policy::{Judged, Policy, shell_script, watch};
 use connections::Connections;
 
 /// The longest that accepted work waits in line for a slot. Its run's own deadline ends it sooner;
@@ -81,10 +81,17 @@ impl Toolbox {
             check_servers(&config)?;
             let policy = Arc::new(Policy::load(&config.policy)?);
             let pool = Blocking::start(&env, "tool-files", N_THREADS);
+            watch::start(&env, &policy, &pool);
             let runner: Arc<dyn Runner> = Arc::new(Slotted { runner, slots: slots.sandbox.clone() });
             let connections = Connections::new(&env, &config.mcp);
             Ok(Arc::new(Self { config, policy, slots, pool, runner, connections }))
         })
+    }
+
+    /// Judges a call as [`Tools::prepare`] does, and says the verdict on each thing that it would do.
+    /// A tool of a foreign server (`server__tool`) is judged without asking the server.
+    pub fn examine(&self, request: ToolRequest) -> BoxFuture<'_, (Prepared, Vec<Judged>)> {
+        Box::pin(self.judge_in_parts(request))
     }
 
     async fn specs_of(&self, agent: &Agent, name: &str) -> Result<Vec<ToolSpec>, Error> {
@@ -157,17 +164,33 @@ fn check_servers(config: &ToolsConfig) -> Result<(), Error> {
             && !name.contains("__")
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
     };
-    match config.mcp.servers.keys().find(|name| !fits(name)) {
-        None => Ok(()),
-        Some(name) => Err(Error::new(
+    let invalid = |name: &str, what: &str, remedy: &str| {
+        Err(Error::new(
             Code::ConfigInvalid,
             Origin::Ours,
-            format!(
-                "mcp.servers.{name}: a server's name has at most 20 letters, digits, _ and -, and no __."
-            ),
-            "Rename the server.",
-        )),
+            format!("mcp.servers.{name}: {what}."),
+            remedy.to_owned(),
+        ))
+    };
+    for (name, server) in &config.mcp.servers {
+        if !fits(name) {
+            let what = "a server's name has at most 20 letters, digits, _ and -, and no __";
+            return invalid(name, what, "Rename the server.");
+        }
+        if server.command.is_some() == server.url.is_some() {
+            let what = "a server has either a command or a url";
+            return invalid(
+                name,
+                what,
+                "Write command for a program, url for a server that is reached by HTTP.",
+            );
+        }
+        if server.token.as_deref().is_some_and(|token| !token.starts_with("env:")) {
+            let what = "token names no variable";
+            return invalid(name, what, "Put the token into a variable and write token = \"env:NAME\".");
+        }
     }
+    Ok(())
 }
 
 fn refused(prepared: &Prepared) -> Option<ToolOutput> {

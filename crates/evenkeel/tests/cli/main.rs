@@ -164,3 +164,50 @@ async fn an_address_in_use_is_named() {
     refused(dir.path(), &["serve", "--data-dir", "other", "--listen", &taken], Code::AddressInUse, 2).await;
     assert_eq!(terminate(&mut server).await, Some(0));
 }
+
+#[tokio::test]
+async fn policies_are_checked_explained_and_tested() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let write =
+        |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("a file is written");
+    write("bad.cedar", "permit (principal, action, resource)\nwhen { resource.color == 1 };\n");
+    let bad = output(dir.path(), &["policy", "check", "bad.cedar"]).await;
+    assert_eq!(bad.status.code(), Some(2), "{bad:?}");
+    assert!(text(&bad.stderr).contains("bad.cedar:2:8: "), "{}", text(&bad.stderr));
+    write(
+        "site.cedar",
+        r#"@id("push") @ask("May it push?") forbid (principal, action == Action::"exec", resource)
+           when { resource.line like "git push*" };"#,
+    );
+    write("evenkeel.toml", "[policy]\nfiles = [\"site.cedar\"]\n");
+    let good = output(dir.path(), &["policy", "check"]).await;
+    assert_eq!(good.status.code(), Some(0), "{good:?}");
+    assert!(text(&good.stdout).contains("site/push\n"));
+
+    let asked = output(dir.path(), &["policy", "explain", "git status && git push > log"]).await;
+    assert_eq!(asked.status.code(), Some(1));
+    let expected = "ask: May it push? (`git push`)\n\
+                    \x20 allow exec    `git status`  (default/closed-sandbox)\n\
+                    \x20 ask   exec    `git push`  (site/push)\n\
+                    \x20 allow write   log  (default/workspace-write)\n";
+    assert_eq!(text(&asked.stdout), expected);
+
+    let case = |expect: &str| {
+        format!(
+            "[[case]]\ntool = \"bash\"\nargs = {{ command = \"git push\" }}\nexpect = \"{expect}\"\npolicies = [\"site/push\"]\n"
+        )
+    };
+    write(
+        "cases.toml",
+        &format!(
+            "{}[[case]]\ntool = \"read_file\"\nargs = {{ path = \"id_rsa\" }}\nexpect = \"deny\"\n",
+            case("ask")
+        ),
+    );
+    let passed = output(dir.path(), &["policy", "test", "cases.toml"]).await;
+    assert_eq!((passed.status.code(), text(&passed.stdout).as_str()), (Some(0), ""), "{passed:?}");
+    write("cases.toml", &case("allow"));
+    let failed = output(dir.path(), &["policy", "test", "cases.toml"]).await;
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(text(&failed.stdout).contains("expected allow, is ask by"), "{failed:?}");
+}

@@ -1,4 +1,5 @@
-//! Foreign tool servers: child processes that speak MCP on stdin and stdout.
+//! Foreign tool servers: child processes that speak MCP on stdin and stdout, and servers that are
+//! reached by streamable HTTP.
 //!
 //! ```text
 //! stopped --first use--> starting --handshake--> open --child or pipe ends--> lost
@@ -24,12 +25,9 @@ use tokio::process::{Child, ChildStderr};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::lost;
 use super::session::{Session, handshake};
+use super::{MESSAGE_BYTES_MAX, http, lost};
 use crate::config::McpServerConfig;
-
-/// Longest message of a server; a longer one is dropped, and its call times out.
-const MESSAGE_BYTES_MAX: usize = 32 << 20;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
@@ -63,8 +61,8 @@ impl State {
 
 struct Open {
     session: Arc<Session>,
-    /// Kills the server when dropped.
-    _process: Process,
+    /// Kills a server of our own when dropped.
+    _process: Option<Process>,
 }
 
 impl Foreign {
@@ -149,12 +147,33 @@ impl Foreign {
     }
 
     async fn start(&self) -> Result<(Open, Vec<Tool>), Error> {
-        let mut command = evenkeel_env::process::command(&self.config.command);
+        let (session, process) = match (&self.config.url, &self.config.command) {
+            (Some(url), _) => (self.connect(url).await?, None),
+            (None, Some(program)) => {
+                let (session, process) = self.launch(program).await?;
+                (session, Some(process))
+            }
+            (None, None) => return Err(lost(&self.name, "it has neither a command nor a url")),
+        };
+        let tools = session.tools().await?;
+        Ok((Open { session: Arc::new(session), _process: process }, tools))
+    }
+
+    async fn connect(&self, url: &str) -> Result<Session, Error> {
+        let token = self.config.token.as_deref().map(resolved).transpose();
+        let token = token.map_err(|missing| lost(&self.name, missing))?;
+        handshake(&self.name, http::transport(&self.env, url, token)).await
+    }
+
+    async fn launch(&self, program: &str) -> Result<(Session, Process), Error> {
+        let own = self.config.env.iter().map(|(name, value)| Ok((name, resolved(value)?)));
+        let own = own.collect::<Result<Vec<_>, String>>().map_err(|missing| lost(&self.name, missing))?;
+        let mut command = evenkeel_env::process::command(program);
         command
             .args(&self.config.args)
             .env("PATH", PATH)
             .env("HOME", "/tmp")
-            .envs(&self.config.env)
+            .envs(own)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -168,9 +187,15 @@ impl Foreign {
         let log = log_of(self.name.clone(), stderr);
         drop(self.env.spawner.spawn("mcp-stderr", Box::pin(log)));
         let transport = AsyncRwTransport::new(stdout, stdin).with_max_line_length(MESSAGE_BYTES_MAX);
-        let session = handshake(&self.name, transport).await?;
-        let tools = session.tools().await?;
-        Ok((Open { session: Arc::new(session), _process: process }, tools))
+        Ok((handshake(&self.name, transport).await?, process))
+    }
+}
+
+/// A value, or what the variable that it names holds.
+fn resolved(value: &str) -> Result<String, String> {
+    match value.strip_prefix("env:") {
+        Some(name) => std::env::var(name).map_err(|_| format!("the variable {name} is not set")),
+        None => Ok(value.to_owned()),
     }
 }
 

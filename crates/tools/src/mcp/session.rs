@@ -13,7 +13,6 @@ use rmcp::transport::IntoTransport;
 use serde_json::{Map, Value, json};
 
 use super::{EFFECT, FACTS, lost};
-use crate::builtin::OUTPUT_BYTES_MAX;
 
 /// An open session. Dropping it closes it.
 pub(crate) struct Session {
@@ -27,6 +26,8 @@ pub(crate) struct Call<'a> {
     pub(crate) args: Map<String, Value>,
     pub(crate) effect: &'a EffectId,
     pub(crate) timeout: Duration,
+    /// Bytes of text that its answer may have.
+    pub(crate) output_bytes_max: usize,
 }
 
 /// How a call failed.
@@ -71,7 +72,7 @@ impl Session {
         params.meta = Some(meta);
         match tokio::time::timeout(call.timeout, self.service.peer().call_tool(params)).await {
             Err(_) => Err(CallError::TimedOut),
-            Ok(Ok(result)) => Ok(output_of(result)),
+            Ok(Ok(result)) => Ok(output_of(result, call.output_bytes_max)),
             Ok(Err(error)) => Err(self.failed(error)),
         }
     }
@@ -85,6 +86,8 @@ impl Session {
             ServiceError::UnexpectedResponse => CallError::Refused(
                 "The server answered with something that is not a tool's result.".to_owned(),
             ),
+            // A server that answers with 404 to a session never saw the call.
+            other if is_unknown_session(&other.to_string()) => CallError::Unknown(lost(&self.name, other)),
             other => CallError::Lost(lost(&self.name, other)),
         }
     }
@@ -94,11 +97,12 @@ impl Session {
 fn is_unknown_session(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     message.contains("not initialized")
+        || message.contains("session expired")
         || message.contains("session not found")
         || message.contains("unknown session")
 }
 
-fn output_of(result: CallToolResult) -> ToolOutput {
+fn output_of(result: CallToolResult, bytes_max: usize) -> ToolOutput {
     let mut text = String::new();
     for block in &result.content {
         if !text.is_empty() {
@@ -112,15 +116,15 @@ fn output_of(result: CallToolResult) -> ToolOutput {
         text = value.to_string();
     }
     let n_bytes = text.len();
-    let cut = n_bytes > OUTPUT_BYTES_MAX;
+    let cut = n_bytes > bytes_max;
     if cut {
-        let whole = (0..=OUTPUT_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
+        let whole = (0..=bytes_max).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(whole.unwrap_or(0));
         text.push_str(&format!("\n[cut: the answer had {n_bytes} bytes]"));
     }
     let mut facts = result.meta.and_then(|mut meta| meta.0.remove(FACTS)).unwrap_or(Value::Null);
     if cut {
-        facts = json!({"cut_at_bytes": OUTPUT_BYTES_MAX, "bytes": n_bytes});
+        facts = json!({"cut_at_bytes": bytes_max, "bytes": n_bytes});
     }
     ToolOutput { text, is_error: result.is_error == Some(true), facts, finish: None }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validator};
 use evenkeel_core::{Code, Error, Origin};
+use miette::Diagnostic;
 
 use crate::config::PolicyConfig;
 
@@ -38,31 +39,55 @@ fn schema() -> Result<Schema, Error> {
 fn add(set: &mut PolicySet, validator: &Validator, file: &str, source: &str) -> Result<(), Error> {
     let stem = Path::new(file).file_stem().and_then(|stem| stem.to_str()).unwrap_or(file);
     for (idx, statement) in statements(source).into_iter().enumerate() {
-        let fault = |why: String| invalid(file, statement.line, &why);
-        let policy = Policy::parse(None, statement.text).map_err(|error| fault(error.to_string()))?;
+        let fault = |fault: Fault| invalid(file, source, &statement, &fault);
+        let policy = Policy::parse(None, statement.text).map_err(|error| fault(Fault::of(&error)))?;
         let own = policy.annotation("id").map_or_else(|| format!("policy{}", idx + 1), str::to_owned);
         let policy = policy.new_id(PolicyId::new(format!("{stem}/{own}")));
         check(validator, &policy).map_err(fault)?;
-        set.add(policy).map_err(|error| invalid(file, statement.line, &error.to_string()))?;
+        set.add(policy).map_err(|error| fault(Fault { text: error.to_string(), at: None }))?;
     }
     Ok(())
 }
 
-fn check(validator: &Validator, policy: &Policy) -> Result<(), String> {
-    let alone = PolicySet::from_policies([policy.clone()]).map_err(|error| error.to_string())?;
+fn check(validator: &Validator, policy: &Policy) -> Result<(), Fault> {
+    let alone = PolicySet::from_policies([policy.clone()]).map_err(|error| Fault::of(&error))?;
     let result = validator.validate(&alone, ValidationMode::default());
     // One fault is told; the validator finds the same one for each kind of resource, in no order.
-    let first = result.validation_errors().map(ToString::to_string).min();
+    let first = result.validation_errors().map(|error| Fault::of(error)).min();
     first.map_or(Ok(()), Err)
 }
 
-fn invalid(file: &str, line: usize, why: &str) -> Error {
+/// What is wrong with a statement, and at which byte of it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Fault {
+    text: String,
+    at: Option<usize>,
+}
+
+impl Fault {
+    fn of(error: &dyn Diagnostic) -> Self {
+        let at = error.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
+        Self { text: error.to_string(), at }
+    }
+}
+
+/// Tells a fault by the place in the file: its own if it has one, else where its policy begins.
+fn invalid(file: &str, source: &str, statement: &Statement<'_>, fault: &Fault) -> Error {
+    let (line, column) = place(source, fault.at.map_or(statement.begins, |at| statement.offset + at));
     Error::new(
         Code::PolicyInvalid,
         Origin::Ours,
-        format!("{file}, line {line}: {}.", why.trim_end_matches('.')),
-        "Correct the policy that begins at this line; the schema is policies/schema.cedarschema.",
+        format!("{file}:{line}:{column}: {}.", fault.text.trim_end_matches('.')),
+        "Correct the policy there; what policies can speak of is in the guide, and `evenkeel policy check FILE` reads it again.",
     )
+}
+
+/// Line and column, from 1.
+fn place(source: &str, at: usize) -> (usize, usize) {
+    let before = source.get(..at).unwrap_or(source);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    (line, column)
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Error {
@@ -76,18 +101,20 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Error {
 
 struct Statement<'a> {
     text: &'a str,
-    line: usize,
+    /// Where the text begins in the file, with what stands before the statement itself.
+    offset: usize,
+    /// Where the statement itself begins.
+    begins: usize,
 }
 
-/// The statements of a file, each up to its `;`, with the line of its first character.
+/// The statements of a file, each up to its `;`.
 fn statements(source: &str) -> Vec<Statement<'_>> {
     let mut found = Vec::new();
-    let (mut start, mut line, mut begins_at) = (0, 1, None);
+    let (mut start, mut begins) = (0, None);
     let (mut in_text, mut in_comment, mut escaped) = (false, false, false);
     let mut before = ' ';
     for (at, c) in source.char_indices() {
         if c == '\n' {
-            line += 1;
             in_comment = false;
         } else if in_comment {
         } else if in_text {
@@ -96,23 +123,23 @@ fn statements(source: &str) -> Vec<Statement<'_>> {
         } else if c == '/' && before == '/' {
             in_comment = true;
             // The first slash was not the beginning of a statement.
-            begins_at = begins_at.filter(|(_, place)| *place + 1 != at);
+            begins = begins.filter(|place| *place + 1 != at);
         } else {
             in_text = c == '"';
-            if begins_at.is_none() && !c.is_whitespace() {
-                begins_at = Some((line, at));
+            if begins.is_none() && !c.is_whitespace() {
+                begins = Some(at);
             }
             if c == ';' {
                 let text = source.get(start..=at).unwrap_or_default();
-                found.push(Statement { text, line: begins_at.map_or(line, |(line, _)| line) });
+                found.push(Statement { text, offset: start, begins: begins.unwrap_or(at) });
                 start = at + 1;
-                begins_at = None;
+                begins = None;
             }
         }
         before = c;
     }
-    if let (Some((line, _)), Some(text)) = (begins_at, source.get(start..)) {
-        found.push(Statement { text, line });
+    if let (Some(begins), Some(text)) = (begins, source.get(start..)) {
+        found.push(Statement { text, offset: start, begins });
     }
     found
 }

@@ -2,7 +2,7 @@ use evenkeel_core::Generator;
 use evenkeel_core::Wall;
 use evenkeel_core::id::{RunId, TenantId};
 use evenkeel_core::journal::Verdict;
-use expect_test::{Expect, expect};
+use expect_test::expect;
 
 use super::shell::Part;
 use super::{Fact, Network, Policy, Who, shell_script};
@@ -375,39 +375,28 @@ fn log_only_lets_everything_run() {
     assert_eq!(judge_command(&policy, "curl x"), "allow");
 }
 
-fn check_fault(text: &str, expected: Expect) {
-    let error = load(text, PolicyConfig::default()).err().unwrap();
-    let first = error.message.lines().next().unwrap_or_default().to_owned();
-    expected.assert_eq(&format!("{} {first}", error.code));
-}
-
 #[test]
-fn a_fault_in_a_policy_names_file_and_line() {
+fn a_fault_in_a_policy_names_file_line_and_column() {
     let good = "// a comment; with \"quotes\"\n@id(\"a;b\") permit (principal, action == Action::\"model\", resource);\n\n";
-    check_fault(
-        &format!("{good}permit (principal, action, resource) when {{ resource.color == 1 }};"),
-        expect![
-            "policy-invalid site.cedar, line 4: for policy `site/policy2`, attribute `color` on entity type `Command` not found."
-        ],
-    );
-    check_fault(
-        &format!("{good}permit (principal action, resource);"),
-        expect!["policy-invalid site.cedar, line 4: unexpected token `action`."],
-    );
-    check_fault(
-        &format!("{good}permit (principal, action == Action::\"fly\", resource);"),
-        expect![[
-            r#"policy-invalid site.cedar, line 4: for policy `site/policy2`, unrecognized action `Action::"fly"`."#
-        ]],
-    );
-    check_fault(
-        &format!("{good}{good}"),
-        expect!["policy-invalid site.cedar, line 5: duplicate template or policy id `site/a;b`."],
-    );
-    check_fault(
-        &format!("{good}permit (principal, action, resource)"),
-        expect!["policy-invalid site.cedar, line 4: unexpected end of input."],
-    );
+    let mut table = String::new();
+    for fault in [
+        "permit (principal, action, resource)\n  when { resource.color == 1 };",
+        "permit (principal action, resource);",
+        "permit (principal, action == Action::\"fly\", resource);",
+        good,
+        "permit (principal, action, resource)",
+    ] {
+        let error = load(&format!("{good}{fault}"), PolicyConfig::default()).err().unwrap();
+        let first = error.message.lines().next().unwrap_or_default();
+        table.push_str(&format!("{} {first}\n", error.code));
+    }
+    expect![[r#"
+        policy-invalid site.cedar:5:10: for policy `site/policy2`, attribute `color` on entity type `Command` not found.
+        policy-invalid site.cedar:4:19: unexpected token `action`.
+        policy-invalid site.cedar:4:30: for policy `site/policy2`, unrecognized action `Action::"fly"`.
+        policy-invalid site.cedar:5:1: duplicate template or policy id `site/a;b`.
+        policy-invalid site.cedar:4:37: unexpected end of input.
+    "#]].assert_eq(&table);
     let missing = PolicyConfig { files: vec!["/does/not/exist.cedar".into()], ..PolicyConfig::default() };
     let error = Policy::load(&missing).err().unwrap();
     assert_eq!(error.code.as_str(), "policy-invalid");
@@ -497,4 +486,48 @@ fn a_network_is_for_commands_that_are_understood() {
     };
     assert!(judge("pip install x"));
     assert!(!judge("$unknown x"));
+}
+
+/// What is written while the server runs is in force at once, as a whole; a fault changes nothing.
+#[test]
+fn policies_are_read_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("site.cedar");
+    let rule = |name: &str| {
+        format!(
+            r#"forbid (principal, action == Action::"exec", resource) when {{ resource.name == "{name}" }};"#
+        )
+    };
+    std::fs::write(&path, rule("curl")).unwrap();
+    let policy =
+        Policy::load(&PolicyConfig { files: vec![path.clone()], ..PolicyConfig::default() }).unwrap();
+    let verdicts = || (judge_command(&policy, "curl x"), judge_command(&policy, "wget x"));
+    assert_eq!(verdicts(), ("deny".to_owned(), "allow".to_owned()));
+    std::fs::write(&path, rule("wget")).unwrap();
+    policy.reload().unwrap();
+    assert_eq!(verdicts(), ("allow".to_owned(), "deny".to_owned()));
+    std::fs::write(&path, "forbid (").unwrap();
+    assert_eq!(policy.reload().unwrap_err().code.as_str(), "policy-invalid");
+    assert_eq!(verdicts(), ("allow".to_owned(), "deny".to_owned()));
+    assert_eq!(policy.ids().last().map(String::as_str), Some("site/policy1"));
+}
+
+/// The watch notices a changed file by itself.
+#[tokio::test]
+async fn a_changed_file_is_noticed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("site.cedar");
+    std::fs::write(&path, "").unwrap();
+    let policy =
+        Policy::load(&PolicyConfig { files: vec![path.clone()], ..PolicyConfig::default() }).unwrap();
+    let policy = std::sync::Arc::new(policy);
+    let env = evenkeel_env::Env::seeded(1);
+    super::watch::start(&env, &policy, &crate::blocking::Blocking::start(&env, "test", 1));
+    std::fs::write(&path, r#"@id("new") forbid (principal, action == Action::"exec", resource);"#).unwrap();
+    let noticed = async {
+        while judge_command(&policy, "ls") == "allow" {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), noticed).await.unwrap();
 }

@@ -14,8 +14,9 @@ use rmcp::model::Tool;
 use serde_json::{Map, Value};
 
 use super::{failed, failed_with};
+use crate::builtin::OUTPUT_BYTES_MAX;
 use crate::builtin::{Context, Server};
-use crate::config::{McpConfig, McpHints};
+use crate::config::{McpConfig, McpEffect, McpHints};
 use crate::mcp::foreign::Foreign;
 use crate::mcp::session::{Call, CallError, Session, timed_out};
 use crate::mcp::{ServerKind, local};
@@ -38,6 +39,12 @@ pub(super) struct ForeignTool {
 impl ForeignTool {
     /// How a call is settled after a crash, as far as the server's hints are believed.
     pub(super) fn class(&self) -> EffectClass {
+        match self.server.config.effects.get(self.tool.name.as_ref()) {
+            Some(McpEffect::Pure) => return EffectClass::Pure,
+            Some(McpEffect::Idempotent) => return EffectClass::Idempotent,
+            Some(McpEffect::Unsafe) => return EffectClass::Unsafe,
+            None => {}
+        }
         let hints = self.tool.annotations.clone().unwrap_or_default();
         let trust = self.server.config.hints;
         if trust == McpHints::Trusted && hints.read_only_hint == Some(true) {
@@ -120,7 +127,7 @@ impl Connections {
                 Ok(session) => session,
                 Err(error) => return failed_with(&error),
             };
-            let error = match session.call(call(name, prepared, limit)).await {
+            let error = match session.call(call(name, prepared, limit, OUTPUT_BYTES_MAX)).await {
                 Ok(output) => return output,
                 Err(error) => error,
             };
@@ -154,7 +161,9 @@ impl Connections {
                 Ok(session) => session,
                 Err(error) => return failed_with(&error),
             };
-            let error = match session.call(call(&tool.name, prepared, limit)).await {
+            let bytes_max = server.config.output_bytes_max;
+            let limit = server.config.call_ms_max.map_or(limit, |ms| limit.min(Duration::from_millis(ms)));
+            let error = match session.call(call(&tool.name, prepared, limit, bytes_max)).await {
                 Ok(output) => {
                     server.worked().await;
                     return output;
@@ -198,9 +207,9 @@ impl Connections {
     }
 }
 
-fn call<'a>(tool: &'a str, prepared: &'a Prepared, timeout: Duration) -> Call<'a> {
+fn call<'a>(tool: &'a str, prepared: &'a Prepared, timeout: Duration, output_bytes_max: usize) -> Call<'a> {
     let args = prepared.request.call.args.as_object().cloned().unwrap_or_else(Map::new);
-    Call { tool, args, effect: &prepared.request.effect, timeout }
+    Call { tool, args, effect: &prepared.request.effect, timeout, output_bytes_max }
 }
 
 fn is_gone(error: &CallError) -> bool {

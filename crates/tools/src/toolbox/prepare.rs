@@ -15,7 +15,7 @@ use crate::beneath::{Refusal, Root};
 use crate::builtin::{Args, Context, files};
 use crate::catalog::{self, BuiltinTool, Home};
 use crate::mcp::ServerKind;
-use crate::policy::{Fact, Judgement, Network, Policy, Redirect, Script, Who, shell_script};
+use crate::policy::{Fact, Judged, Judgement, Network, Policy, Redirect, Script, Who, shell_script};
 
 /// What was found out about a call.
 struct Found {
@@ -36,23 +36,44 @@ impl Found {
 
 impl Toolbox {
     pub(super) async fn judge(&self, request: ToolRequest) -> Prepared {
+        let (found, class, parallel) = self.look_at(&request).await;
+        prepared(request, found, class, parallel)
+    }
+
+    /// What policy says of each part too. A foreign tool is judged by its name alone.
+    pub(super) async fn judge_in_parts(&self, request: ToolRequest) -> (Prepared, Vec<Judged>) {
+        let name = request.call.name.clone();
+        let (found, class, parallel) = match name.split_once("__").filter(|_| catalog::find(&name).is_none())
+        {
+            Some((server, tool)) => {
+                let (server, tool) = (server.to_owned(), tool.to_owned());
+                let fact = Fact::Call { server, tool, read_only: false };
+                let judgement = self.policy.judge(&who(&request), &name, &[fact]);
+                (Found::judged(judgement), EffectClass::Unsafe, false)
+            }
+            None => self.look_at(&request).await,
+        };
+        let parts = found.judgement.parts.clone();
+        (prepared(request, found, class, parallel), parts)
+    }
+
+    async fn look_at(&self, request: &ToolRequest) -> (Found, EffectClass, bool) {
         if let Some(tool) = catalog::find(&request.call.name) {
-            let found = self.judge_builtin(tool, &request).await;
+            let found = self.judge_builtin(tool, request).await;
             // Calls that only read may run side by side.
             let parallel = tool.class == EffectClass::Pure && tool.home != Home::Finish;
-            let class = self.class_of(tool, &request);
-            return prepared(request, found, class, parallel);
+            return (found, self.class_of(tool, request), parallel);
         }
         match self.connections.find(&request.call.name).await {
             Some(tool) => {
-                let found = self.judge_foreign(&tool, &request).await;
+                let found = self.judge_foreign(&tool, request).await;
                 let class = tool.class();
-                prepared(request, found, class, class == EffectClass::Pure)
+                (found, class, class == EffectClass::Pure)
             }
             None => {
                 let name = &request.call.name;
                 let text = format!("There is no tool {name}. Use only the tools that were offered.");
-                prepared(request, Found::refused(text), EffectClass::Pure, true)
+                (Found::refused(text), EffectClass::Pure, true)
             }
         }
     }
@@ -254,7 +275,7 @@ fn who(request: &ToolRequest) -> Who {
 /// Without a judgement nothing runs.
 fn unjudged() -> Found {
     let reason = "The policy engine could not judge this call, so it was not run. Try again.".to_owned();
-    Found::judged(Judgement { verdict: Verdict::Deny { reason }, policies: Vec::new() })
+    Found::judged(Judgement { verdict: Verdict::Deny { reason }, ..Judgement::unasked() })
 }
 
 fn read(

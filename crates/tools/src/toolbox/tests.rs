@@ -352,7 +352,7 @@ async fn an_agent_reaches_the_hosts_on_its_list() {
     expect![[r#"
         pip install x Unsafe default/listed-network default/listed-hosts hosts=["pkg.example"] Some(false)
         $unknown; false Workspace default/closed-sandbox hosts=[] Some(true)
-        pip install x > .git/config Unsafe default/listed-network default/git-directory hosts=[] None
+        pip install x > .git/config Unsafe default/listed-network default/git-directory default/listed-hosts hosts=[] None
     "#]]
     .assert_eq(&table);
     let coder = crate::agents::builtin().remove(0);

@@ -1,15 +1,20 @@
 //! Foreign tool servers that do not answer, die, and come back.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_core::Code;
 use evenkeel_core::agent::{Agent, RunLimits};
 use evenkeel_core::journal::EffectClass;
 use evenkeel_core::port::tools::Tools;
+use evenkeel_env::http::Client;
+use evenkeel_env::{Env, Task};
 use serde_json::json;
 
 use super::support::{Bench, show};
-use crate::{McpHints, McpServerConfig, ToolsConfig};
+use crate::mcp::{ServerKind, serve_http};
+use crate::{McpHints, Toolbox, ToolsConfig};
 
 /// An MCP server in shell: `echo` answers with what it got, `stall` never answers, `die` ends the
 /// process, `big` answers with ten megabytes. Each start adds a line to the file `$STARTS`.
@@ -39,17 +44,21 @@ done
 async fn bench(hints: McpHints) -> (Bench, PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let starts = directory.path().join("starts");
-    let server = McpServerConfig {
-        command: "/bin/sh".to_owned(),
-        args: vec!["-c".to_owned(), SERVER.to_owned()],
-        env: [("STARTS".to_owned(), starts.display().to_string())].into(),
-        tools: Some(["echo", "stall", "die", "big"].map(str::to_owned).to_vec()),
-        hints,
-        start_ms_max: 10_000,
-    };
+    let server = json!({
+        "command": "/bin/sh",
+        "args": ["-c", SERVER],
+        "env": {"STARTS": starts},
+        "tools": ["echo", "stall", "die", "big"],
+        "hints": hints,
+        "effects": {"big": "pure"},
+    });
+    (Bench::with(config_of("test", server)).await, starts, directory)
+}
+
+fn config_of(name: &str, server: serde_json::Value) -> ToolsConfig {
     let mut config = ToolsConfig::default();
-    config.mcp.servers.insert("test".to_owned(), server);
-    (Bench::with(config).await, starts, directory)
+    config.mcp.servers.insert(name.to_owned(), serde_json::from_value(server).unwrap());
+    config
 }
 
 fn n_starts(starts: &PathBuf) -> usize {
@@ -88,13 +97,21 @@ async fn hints_are_believed_as_far_as_configured() {
     for hints in [McpHints::Untrusted, McpHints::Trusted, McpHints::Ignored] {
         let (bench, _starts, _directory) = bench(hints).await;
         let mut classes = Vec::new();
-        for tool in ["test__echo", "test__die", "test__stall"] {
+        for tool in ["test__echo", "test__die", "test__stall", "test__big"] {
             classes.push(bench.prepare(tool, json!({"x": ""})).await.class);
         }
         table.push(classes);
     }
     use EffectClass::{Idempotent, Pure, Unsafe};
-    assert_eq!(table, [[Unsafe, Idempotent, Unsafe], [Pure, Idempotent, Unsafe], [Unsafe, Unsafe, Unsafe]]);
+    // What the operator says of a tool counts more than the server's hints.
+    assert_eq!(
+        table,
+        [
+            [Unsafe, Idempotent, Unsafe, Pure],
+            [Pure, Idempotent, Unsafe, Pure],
+            [Unsafe, Unsafe, Unsafe, Pure]
+        ]
+    );
 }
 
 /// P01: a call that is never answered ends at its limit, and hurts no other.
@@ -146,10 +163,7 @@ async fn a_huge_answer_is_cut() {
 
 #[tokio::test]
 async fn a_server_that_does_not_start_offers_nothing() {
-    let mut config = ToolsConfig::default();
-    let server: McpServerConfig = serde_json::from_value(json!({"command": "/does/not/exist"})).unwrap();
-    config.mcp.servers.insert("gone".to_owned(), server);
-    let bench = Bench::with(config).await;
+    let bench = Bench::with(config_of("gone", json!({"command": "/does/not/exist"}))).await;
     let mut coder = crate::agents::builtin().remove(0);
     coder.tools = vec!["finish".to_owned(), "mcp:*".to_owned()];
     // Asking again does not wait until it is tried again.
@@ -159,4 +173,100 @@ async fn a_server_that_does_not_start_offers_nothing() {
     }
     assert!(begun.elapsed() < Duration::from_secs(5));
     assert!(show(&bench.call("gone__tool", json!({})).await).contains("There is no tool"));
+}
+
+/// A built-in server reached as a foreign one, over HTTP.
+struct Served {
+    address: SocketAddr,
+    task: Task,
+}
+
+impl Served {
+    async fn start(directory: &Path, address: SocketAddr) -> Self {
+        let env = Env::seeded(2);
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let ready = Box::new(move |address| {
+            let _ = tell.send(address);
+        });
+        let serving = serve_http(&env, ServerKind::Files, directory.to_owned(), None, address, ready);
+        let body = async move {
+            if let Err(error) = serving.await {
+                panic!("{error}");
+            }
+        };
+        let task = env.spawner.spawn("served", Box::pin(body));
+        Self { address: told.await.unwrap(), task }
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_reached_by_http() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("a.txt"), "over http\n").unwrap();
+    let served = Served::start(directory.path(), "127.0.0.1:0".parse().unwrap()).await;
+    let url = format!("http://{}/mcp", served.address);
+    let config = config_of("web", json!({"url": url, "hints": "trusted", "output_bytes_max": 60}));
+    let bench = Bench::with(config).await;
+    let read = bench.call("web__read_file", json!({"path": "a.txt"})).await;
+    assert_eq!(read.0.class, EffectClass::Pure);
+    assert!(show(&read).contains("over http"), "{}", show(&read));
+    let listed = bench.call("web__list_dir", json!({})).await;
+    assert_eq!(show(&listed), "a.txt (10 bytes)\n");
+    std::fs::write(directory.path().join("long.txt"), "x".repeat(500)).unwrap();
+    let long = show(&bench.call("web__read_file", json!({"path": "long.txt"})).await);
+    assert!(long.contains("[cut: the answer had "), "{long}");
+    // P02: the server restarts between two calls, and does not know the session any more.
+    let address = served.address;
+    served.task.abort();
+    let _ = served.task.join().await;
+    let _served = Served::start(directory.path(), address).await;
+    let again = show(&bench.call("web__list_dir", json!({})).await);
+    assert!(again.contains("a.txt"), "{again}");
+}
+
+/// What a web page could send to a server of this machine.
+#[tokio::test]
+async fn a_page_of_the_web_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let served = Served::start(directory.path(), "127.0.0.1:0".parse().unwrap()).await;
+    let client = Client::new(&Env::seeded(3), Duration::from_secs(5));
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}});
+    let mut table = Vec::new();
+    for (host, origin) in [
+        (served.address.to_string(), None),
+        (served.address.to_string(), Some("http://localhost:3000")),
+        (served.address.to_string(), Some("https://evil.example")),
+        ("evil.example".to_owned(), None),
+    ] {
+        let mut request = http::Request::post(format!("http://{}/mcp", served.address))
+            .header("host", host)
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
+        }
+        let request = request.body(bytes::Bytes::from(hello.to_string())).unwrap();
+        table.push(client.send(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(table, [200, 200, 403, 403]);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_is_refused_at_the_start() {
+    for (name, server) in [
+        ("a__b", json!({"command": "x"})),
+        ("both", json!({"command": "x", "url": "http://127.0.0.1:1/"})),
+        ("neither", json!({})),
+        ("open", json!({"url": "http://127.0.0.1:1/", "token": "secret"})),
+    ] {
+        let bench = Bench::new().await;
+        let (env, runner) = (Env::seeded(1), bench.runner());
+        let started = Toolbox::start(&env, config_of(name, server), runner, bench.slots.clone()).await;
+        assert_eq!(started.err().map(|error| error.code), Some(Code::ConfigInvalid), "{name}");
+    }
+    let env = Env::seeded(1);
+    let address = "0.0.0.0:0".parse().unwrap();
+    let served = serve_http(&env, ServerKind::Files, "/".into(), None, address, Box::new(|_| {})).await;
+    assert_eq!(served.unwrap_err().code, Code::AddressRefused);
 }

@@ -95,6 +95,10 @@ impl Bench {
         Self { toolbox, slots, run: RunId::new(env.wall(), &env.generator), runner, directory }
     }
 
+    pub(super) fn runner(&self) -> Arc<dyn Runner> {
+        self.runner.clone()
+    }
+
     /// The commands asked of the sandbox since this was called last.
     pub(super) fn asked(&self) -> Vec<Command> {
         std::mem::take(&mut self.runner.asked.lock().unwrap())
