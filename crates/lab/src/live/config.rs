@@ -13,9 +13,6 @@ use crate::scenario::Provider;
 /// The key that the fake providers accept.
 pub(super) const KEY: &str = "test:lab";
 
-/// Whether the product has a gateway of its own in front of several replicas.
-pub(super) const HAS_GATEWAY: bool = false;
-
 /// Where a replica finds what it needs.
 pub(super) struct Place {
     /// The URL of the store; none for SQLite.
@@ -25,13 +22,15 @@ pub(super) struct Place {
 }
 
 /// Arguments of a replica.
-pub(super) fn replica_arguments(_plan: &Plan) -> Vec<String> {
-    Vec::new()
+pub(super) fn replica_arguments(plan: &Plan) -> Vec<String> {
+    let role = if plan.replicas > 1 { "api" } else { "all" };
+    vec!["--role".to_owned(), role.to_owned()]
 }
 
 /// Arguments of the gateway in front of the replicas that listen on these ports.
-pub(super) fn gateway_arguments(_ports: &[u16]) -> Vec<String> {
-    Vec::new()
+pub(super) fn gateway_arguments(ports: &[u16]) -> Vec<String> {
+    let peers: Vec<String> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
+    vec!["--role".to_owned(), "gateway".to_owned(), "--peers".to_owned(), peers.join(",")]
 }
 
 /// The gateway's configuration.

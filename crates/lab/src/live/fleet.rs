@@ -124,7 +124,7 @@ impl Fleet {
             let link = if plan.replicas > 1 { Link::Gateway(Some(idx + 1)) } else { Link::Clients };
             inner.push(self.link(plan, link, port).await?.unwrap_or(port));
         }
-        if plan.replicas > 1 && config::HAS_GATEWAY {
+        if plan.replicas > 1 {
             let launch = Launch {
                 name: "gateway".to_owned(),
                 program: plan.program.clone(),

@@ -109,6 +109,8 @@ impl Charts {
             .max(scenario.last_heal_s().min(600.0))
             + 2.0;
         let limits = &scenario.limits;
+        // Slots are counted over all replicas, so their limits are too.
+        let n = measured.samples.iter().map(|sample| sample.replicas.len()).max().unwrap_or_default().max(1);
         Self {
             end_s,
             faults: faults(scenario, &measured.history),
@@ -123,14 +125,14 @@ impl Charts {
             outages: outages(&measured.router),
             slots: slots(&measured.samples),
             limits: BTreeMap::from([
-                ("harness", limits.harness.slots),
-                ("tools", limits.tools.slots),
-                ("sandbox", limits.sandbox.slots),
-                ("policy", limits.policy.slots),
-                ("compactor", limits.compactor.slots),
-                ("store", limits.store.slots),
-                ("api", limits.api.slots),
-                ("gateway", limits.gateway.slots),
+                ("harness", n * limits.harness.slots),
+                ("tools", n * limits.tools.slots),
+                ("sandbox", n * limits.sandbox.slots),
+                ("policy", n * limits.policy.slots),
+                ("compactor", n * limits.compactor.slots),
+                ("store", n * limits.store.slots),
+                ("api", n * limits.api.slots),
+                ("gateway", n * limits.gateway.slots),
             ]),
             ages: ages(&stays, end_s),
             retried: retried(&measured.history),
