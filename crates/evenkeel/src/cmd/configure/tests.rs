@@ -28,7 +28,19 @@ const EVERYTHING: &str = r#"
     [mcp.servers.a]
     command = "c"
     tools = ["t"]
+    call_ms_max = 1000
+    effects = { t = "pure" }
+    [mcp.servers.b]
+    url = "http://127.0.0.1:1/mcp"
+    token = "env:K"
+    [tools.network]
+    agents = { coder = ["example.com"] }
+    [replica]
+    address = "127.0.0.1:1"
+    secret = "env:K"
     [assistants.coder]
+    busy_policy = "enqueue"
+    class = "batch"
     description = "d"
     system_prompt = "s"
     route = "default"
@@ -42,7 +54,8 @@ const EVERYTHING: &str = r#"
 /// Tables whose entries a user names.
 const NAMED: [&str; 6] = ["providers", "deployments", "routes", "assistants", "auth.keys", "mcp.servers"];
 /// Tables that are free-form: described in a sentence.
-const FREE: [&str; 2] = ["router.tenant_weights", "mcp.servers.NAME.env"];
+const FREE: [&str; 4] =
+    ["router.tenant_weights", "mcp.servers.NAME.env", "mcp.servers.NAME.effects", "tools.network.agents"];
 
 /// `section key` for every leaf.
 fn keys(section: &str, table: &toml::Table, found: &mut BTreeSet<String>) {
