@@ -38,6 +38,7 @@ pub mod local;
 mod migrate;
 mod pool;
 mod prefetch;
+mod readers;
 mod rows;
 mod scan;
 mod settle;
@@ -121,6 +122,9 @@ impl Default for PostgresOptions {
     }
 }
 
+/// Connections that only answer reads by key.
+const READERS_MAX: usize = 2;
+
 /// The PostgreSQL engine.
 pub struct PostgresStore {
     env: Env,
@@ -128,6 +132,8 @@ pub struct PostgresStore {
     lines: Arc<Lines>,
     pool: Pool,
     lanes: Vec<mpsc::UnboundedSender<Job>>,
+    /// Empty when there are too few connections for readers of their own.
+    readers: Vec<mpsc::Sender<readers::Read>>,
     writers: Vec<Uuid>,
     places: Arc<Semaphore>,
     recorder: Arc<Recorder>,
@@ -158,12 +164,15 @@ impl PostgresStore {
         let env = env.part("store");
         let lines = Lines::new(env.clone(), target, options.connect_max, options.answer_max);
         let n_lanes = (options.connections_max / 2).max(1);
-        let n_pool = options.connections_max.saturating_sub(n_lanes).max(1);
+        let n_left = options.connections_max.saturating_sub(n_lanes).max(1);
+        let n_readers = (n_left / 2).min(READERS_MAX);
+        let n_pool = n_left - n_readers;
         let recorder = Arc::new(Recorder::default());
         let mut store = Self {
             generator: env.generator.clone(),
             pool: Pool::new(lines.clone(), n_pool),
             lanes: Vec::new(),
+            readers: Vec::new(),
             writers: Vec::new(),
             places: Arc::new(Semaphore::new(options.queue_max.clamp(1, Semaphore::MAX_PERMITS))),
             recorder,
@@ -175,6 +184,9 @@ impl PostgresStore {
         store.prepare().await?;
         for idx in 0..n_lanes {
             store.start_lane(idx, n_lanes);
+        }
+        for _ in 0..n_readers {
+            store.start_reader();
         }
         Ok(Arc::new(store))
     }
@@ -225,6 +237,13 @@ impl PostgresStore {
         self.tasks.push(self.env.spawner.spawn("store-lane", Box::pin(lane.run(queue))));
     }
 
+    fn start_reader(&mut self) {
+        let (sender, queue) = mpsc::channel(self.options.queue_max.max(1));
+        self.readers.push(sender);
+        let reader = readers::run(self.lines.clone(), queue);
+        self.tasks.push(self.env.spawner.spawn("store-reader", Box::pin(reader)));
+    }
+
     /// Figures for gauges.
     #[must_use]
     pub fn stats(&self) -> PostgresStats {
@@ -243,6 +262,10 @@ impl PostgresStore {
     async fn carry_out(&self, op: Op) -> Result<Reply, Error> {
         let until = Instant::now() + self.options.patience;
         match op {
+            op if readers::takes(&op) => match self.read_together(&op).await {
+                Some(reply) => Ok(reply),
+                None => self.read(&op, until).await,
+            },
             op if decide::is_read(&op) => self.read(&op, until).await,
             Op::ClaimReady(_) | Op::Wake(_) | Op::Steal(_) | Op::Expire(_) => self.scan(op, until).await,
             Op::Heartbeat(beat) => self.heartbeat(&beat, until).await.map(Reply::Heartbeat),
@@ -324,6 +347,14 @@ impl PostgresStore {
         let rows = self.ask(until, &ask).await?;
         let found = rows.first().and_then(|rows| rows.first()).map(|row| get(row, 0)).transpose();
         Ok(found.map_err(Error::from)?.map(ThreadId))
+    }
+
+    /// Answers a read together with others, if a reader has room and its connection is well.
+    async fn read_together(&self, op: &Op) -> Option<Reply> {
+        let reader = self.readers.iter().max_by_key(|reader| reader.capacity())?;
+        let (reply, answer) = oneshot::channel();
+        reader.try_send(readers::Read { op: op.clone(), reply }).ok()?;
+        answer.await.ok().flatten()
     }
 
     async fn read(&self, op: &Op, until: Instant) -> Result<Reply, Error> {

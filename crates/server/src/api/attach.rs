@@ -127,25 +127,46 @@ pub(super) async fn join(
     Ok(waiting(&shared, &seen, Ending::Values, leave))
 }
 
+/// A run that a request stands for, and where its thread's log ended before it.
+pub(super) struct Begun<'a> {
+    /// The run.
+    pub(super) run: &'a Run,
+    /// The thread's newest event when the request came; 0 for the whole log.
+    pub(super) seq_before: u64,
+    /// Whether the run is an earlier request's.
+    pub(super) replayed: bool,
+}
+
+impl Begun<'_> {
+    /// What is known of a new run needs no look into the store: its end lies behind what its thread
+    /// held when the request came.
+    async fn seen(&self, shared: &Shared) -> Result<Seen, Error> {
+        let run = self.run;
+        if self.replayed {
+            return look(shared, &run.tenant, run.thread, run.id).await;
+        }
+        Ok(Seen { run: run.clone(), answer: run.clone(), seq_last: self.seq_before })
+    }
+}
+
 /// The stream of a run that was just created, or of the one that its key stands for.
 pub(super) async fn stream_of_new(
     shared: &Arc<Shared>,
-    run: &Run,
-    seq_before: u64,
+    begun: &Begun<'_>,
     modes: Modes,
     leave: Option<OnLeave>,
 ) -> Result<Response, Error> {
-    let seen = look(shared, &run.tenant, run.thread, run.id).await?;
-    open(shared, &seen, Some(Cursor::after(seq_before)), modes, leave).await
+    let seen = begun.seen(shared).await?;
+    open(shared, &seen, Some(Cursor::after(begun.seq_before)), modes, leave).await
 }
 
 /// The end of a run that was just created, or of the one that its key stands for.
 pub(super) async fn wait_of(
     shared: &Arc<Shared>,
-    run: &Run,
+    begun: &Begun<'_>,
     leave: Option<OnLeave>,
 ) -> Result<Response, Error> {
-    let seen = look(shared, &run.tenant, run.thread, run.id).await?;
+    let seen = begun.seen(shared).await?;
     Ok(waiting(shared, &seen, Ending::Values, leave))
 }
 

@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue, header};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::attach::Begun;
 use super::{Answer, assistants, attach, find_thread, forget, state, stop, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
@@ -87,6 +88,12 @@ async fn begin(thread: Option<&str>, given: Given) -> Result<(Creation, Created)
     let creation = Creation { shared, caller, thread };
     let created = creation.create(&sent, traceparent, &headers).await?;
     Ok((creation, created))
+}
+
+impl Created {
+    fn begun(&self) -> Begun<'_> {
+        Begun { run: &self.run, seq_before: self.seq_before, replayed: self.replayed }
+    }
 }
 
 impl Creation {
@@ -217,8 +224,7 @@ impl Creation {
         let leave =
             created.request.cancel_on_disconnect.then(|| attach::cancel_on_leave(&self.shared, &created.run));
         let modes = created.request.modes;
-        let mut response =
-            attach::stream_of_new(&self.shared, &created.run, created.seq_before, modes, leave).await?;
+        let mut response = attach::stream_of_new(&self.shared, &created.begun(), modes, leave).await?;
         self.locate(&mut response, &created);
         Ok(response)
     }
@@ -226,7 +232,7 @@ impl Creation {
     async fn waited(self, created: Created) -> Answer {
         let leave =
             created.request.cancel_on_disconnect.then(|| attach::cancel_on_leave(&self.shared, &created.run));
-        let mut response = attach::wait_of(&self.shared, &created.run, leave).await?;
+        let mut response = attach::wait_of(&self.shared, &created.begun(), leave).await?;
         self.locate(&mut response, &created);
         Ok(response)
     }
