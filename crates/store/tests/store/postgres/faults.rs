@@ -164,6 +164,9 @@ async fn a_store_opens_no_more_connections_than_it_may_and_waits_when_the_server
     let (holder, held) = stage_at(&server.url("postgres"), options).await;
     join_all((0..20).map(|_| holder.enqueue(holder.new_thread(), "work"))).await;
     join_all((0..20).map(|_| async { assert!(holder.store.counts(()).await.is_ok()) })).await;
+    // Reads by key have a connection of their own.
+    let unknown = ThreadRef { tenant: holder.tenant.clone(), thread: holder.new_thread() };
+    assert_eq!(holder.store.get_thread(unknown).await.unwrap(), None);
     assert_eq!(held.stats().connections, 4);
     let options = PostgresOptions { connections_max: 4, patience: Duration::from_secs(60), ..by_hand() };
     let (late, _store) = stage_at(&server.url("with_2"), options).await;
