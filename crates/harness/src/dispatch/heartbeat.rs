@@ -64,7 +64,7 @@ impl Dispatch {
         let beat = match answer {
             Ok(beat) => beat,
             Err(error) => {
-                tracing::warn!(code = %error.code, "heartbeat failed");
+                tracing::warn!(code = %error.code, message = %error.message, "heartbeat failed");
                 return;
             }
         };

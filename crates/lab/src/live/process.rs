@@ -124,6 +124,8 @@ impl Process {
         command.args(["--ready-json", "--end-with-parent"]).args(&self.launch.arguments);
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").env("RUST_BACKTRACE", "1");
         command.env("HOME", self.config_path.parent().unwrap_or(&self.config_path));
+        // What the operator sets for the product counts here too, over the scenario.
+        command.envs(std::env::vars().filter(|(name, _)| name.starts_with("EVENKEEL_")));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child =
             command.spawn().with_context(|| format!("start {}", self.launch.program.display()))?;
