@@ -131,6 +131,10 @@ pub struct PostgresStore {
     options: PostgresOptions,
     lines: Arc<Lines>,
     pool: Pool,
+    /// A connection for heartbeats alone, if there are enough: a replica that is busy must not lose
+    /// its lease because its heartbeat waits behind reads, for then everything it runs begins anew
+    /// elsewhere and all are busier still.
+    beats: Option<Pool>,
     lanes: Vec<mpsc::UnboundedSender<Job>>,
     /// Empty when there are too few connections for readers of their own.
     readers: Vec<mpsc::Sender<readers::Read>>,
@@ -166,11 +170,13 @@ impl PostgresStore {
         let n_lanes = (options.connections_max / 2).max(1);
         let n_left = options.connections_max.saturating_sub(n_lanes).max(1);
         let n_readers = (n_left / 2).min(READERS_MAX);
-        let n_pool = n_left - n_readers;
+        let has_beats = n_left - n_readers > 1;
+        let n_pool = n_left - n_readers - usize::from(has_beats);
         let recorder = Arc::new(Recorder::default());
         let mut store = Self {
             generator: env.generator.clone(),
             pool: Pool::new(lines.clone(), n_pool),
+            beats: has_beats.then(|| Pool::new(lines.clone(), 1)),
             lanes: Vec::new(),
             readers: Vec::new(),
             writers: Vec::new(),
@@ -324,8 +330,17 @@ impl PostgresStore {
         until: Instant,
         statements: &(dyn Fn() -> Vec<Statement> + Sync),
     ) -> Result<Vec<Vec<tokio_postgres::Row>>, Error> {
+        self.ask_on(&self.pool, until, statements).await
+    }
+
+    async fn ask_on(
+        &self,
+        pool: &Pool,
+        until: Instant,
+        statements: &(dyn Fn() -> Vec<Statement> + Sync),
+    ) -> Result<Vec<Vec<tokio_postgres::Row>>, Error> {
         for n_tries in 1.. {
-            let lent = timeout_at(until, self.pool.lend()).await.map_err(|_| full())?;
+            let lent = timeout_at(until, pool.lend()).await.map_err(|_| full())?;
             let mut lent = lent.ok_or_else(closed)?;
             let trouble = match lent.line().send(&statements()).await {
                 Ok(rows) => return Ok(rows),
@@ -428,13 +443,17 @@ impl PostgresStore {
 
     async fn heartbeat(&self, beat: &Heartbeat, until: Instant) -> Result<Beat, Error> {
         let ask = || vec![leases::load(), leases::cancelling(beat.replica)];
-        let rows = self.ask(until, &ask).await?;
+        let rows = self.ask_on(self.beats(), until, &ask).await?;
         let (mut replicas, now) = self.leases(rows.first().map(Vec::as_slice).unwrap_or_default())?;
         let cancels = leases::cancelled(rows.get(1).map(Vec::as_slice).unwrap_or_default())?;
         let reply = self.decide_beat(beat, &mut replicas, now, &cancels, until).await?;
         let put = || leases::store(beat, &replicas, now).map(Vec::from).unwrap_or_default();
-        self.ask(until, &put).await?;
+        self.ask_on(self.beats(), until, &put).await?;
         Ok(reply)
+    }
+
+    fn beats(&self) -> &Pool {
+        self.beats.as_ref().unwrap_or(&self.pool)
     }
 
     /// Decides a heartbeat on the runs that the queue of stops names.
@@ -448,7 +467,7 @@ impl PostgresStore {
     ) -> Result<Beat, Error> {
         let mut facts = Facts::default();
         if !cancels.is_empty() {
-            let lent = timeout_at(until, self.pool.lend()).await.map_err(|_| full())?;
+            let lent = timeout_at(until, self.beats().lend()).await.map_err(|_| full())?;
             let mut lent = lent.ok_or_else(closed)?;
             let mut needs = Needs::default();
             cancels.iter().for_each(|(run, _)| needs.add(facts::Need::Run(None, *run)));
