@@ -20,7 +20,7 @@ const REFERENCE: [&str; 4] = [
     "langgraph==1.2.24",
 ];
 /// Checks an OpenAPI document against the server that serves it.
-const SCHEMATHESIS: [&str; 1] = ["schemathesis==4.28.0"];
+const SCHEMATHESIS: [&str; 1] = ["schemathesis==4.32.5"];
 /// The npm client.
 const NPM: &str = "@langchain/langgraph-sdk@1.15.0";
 
