@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 
 use crate::{clients, licences, setup, shell};
 
-/// The scenario of the live smoke test: real processes, real sockets, a real outage, one minute.
-const SMOKE: &str = "scenarios/smoke-system1.toml";
+/// The scenarios of the live smoke test: real processes, real sockets, a real outage and a real kill,
+/// about a minute.
+const SMOKES: [&str; 2] = ["scenarios/smoke-system1.toml", "scenarios/smoke-system2.toml"];
 
 /// A part: its name, what it shows, and the function that does it.
 type Part = (&'static str, &'static str, fn() -> Result<()>);
@@ -21,7 +22,7 @@ pub(crate) fn ci() -> Result<()> {
         ("lint", "clippy over everything, warnings denied", lint),
         ("test", "all tests; tidy is one of them", test),
         ("docs", "rustdoc, warnings denied", docs),
-        ("smoke", "the release binary carries coding tasks through an outage", smoke),
+        ("smoke", "the release binary carries tasks through an outage, and turns through a kill", smoke),
     ];
     let mut took: Vec<(&str, Duration)> = Vec::new();
     for (name, about, part) in parts {
@@ -72,5 +73,8 @@ fn smoke() -> Result<()> {
     let binary = shell::target_dir().join("release/evenkeel");
     let binary = binary.to_string_lossy();
     shell::run(&binary, &["doctor"], &[])?;
-    shell::run(&binary, &["lab", "run", SMOKE, "--seed", "1"], &[])
+    for scenario in SMOKES {
+        shell::run(&binary, &["lab", "run", scenario, "--seed", "1"], &[])?;
+    }
+    Ok(())
 }
