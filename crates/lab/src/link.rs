@@ -1,6 +1,6 @@
 //! A connection between two components that can be broken in every way that a network breaks one.
 //!
-//! A [`Proxy`] listens on the loopback and passes bytes to one target. What is wrong with it is set
+//! A `Proxy` listens on the loopback and passes bytes to one target. What is wrong with it is set
 //! at run time. The decisions are in `rule`, which knows no sockets and no clock; `proxy` asks them
 //! and moves the bytes.
 //!

@@ -7,7 +7,7 @@
 //! another one denies.
 //!
 //! Policies are checked against the schema; a fault names file, line and column and stops the start.
-//! Files that change are read again while the server runs ([`watch`]); a fault then leaves the old
+//! Files that change are read again while the server runs (`watch`); a fault then leaves the old
 //! ones in force. `log-only` lets every call run and logs what would have been denied.
 
 pub(crate) mod facts;
