@@ -49,8 +49,8 @@ pub(super) fn does(id: &'static str, summary: &'static str, status: u16) -> Oper
 
 /// An operation that answers with server-sent events.
 pub(super) fn streams(id: &'static str, summary: &'static str) -> Operation {
-    let text = json!({ "type": "string" });
-    operation(id, summary).answers(200, answer("Server-sent events.", "text/event-stream", &text))
+    operation(id, summary)
+        .answers(200, answer("Server-sent events.", "text/event-stream", &schema::of("Event")))
 }
 
 fn operation(id: &'static str, summary: &'static str) -> Operation {

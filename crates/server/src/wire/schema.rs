@@ -104,6 +104,11 @@ pub(crate) fn all() -> Value {
         "Run": run(),
         "RunCreate": run_create(),
         "RunsCancel": runs_cancel(),
+        "Event": json!({
+            "type": "object",
+            "required": ["event", "data"],
+            "properties": { "event": text(), "data": text(), "id": text() },
+        }),
         "Values": map(),
         "Ok": shown(&[("ok", json!({ "type": "boolean" }))]),
         "Info": shown(&[("version", text()), ("flags", map()), ("host", map())]),

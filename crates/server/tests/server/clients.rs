@@ -1,5 +1,5 @@
 //! Real clients against the real product: the Python and the npm client, `RemoteGraph`, and the
-//! reference server of the dialect beside it.
+//! reference server of the dialect beside it, and what the OpenAPI document promises.
 //!
 //! Each needs programs that `cargo xtask ci` installs into environments of their own and names by
 //! variables. A test whose variable is not set says that it has shown nothing.
@@ -37,7 +37,7 @@ async fn check(client: Client) {
     command
         .args([script.as_str(), &url, &product.repository()])
         .env("PYTHONWARNINGS", "error::ResourceWarning");
-    for name in ["PATH", "HOME", client.variable] {
+    for name in ["PATH", "HOME", "EVENKEEL_EXAMPLES", client.variable] {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     let output = tokio::time::timeout(Duration::from_secs(170), command.output()).await.unwrap().unwrap();
@@ -64,4 +64,9 @@ async fn an_unmodified_remote_graph_is_invoked_streamed_and_changed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_dialect_is_answered_as_by_its_reference() {
     check(Client { variable: "EVENKEEL_REFERENCE_PYTHON", script: "probe/probe.py", think_ms: 0 }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_document_promises_is_answered() {
+    check(Client { variable: "EVENKEEL_SCHEMATHESIS", script: "sdk/described.py", think_ms: 0 }).await;
 }
