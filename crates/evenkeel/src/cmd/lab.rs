@@ -11,6 +11,7 @@ use evenkeel_lab::scenario::Protect;
 use evenkeel_lab::{Mode, RunOptions, check};
 
 use crate::cmd::Done;
+use crate::cmd::serve::Stop;
 use crate::output::{self, Paint, Style};
 
 /// Arguments of `lab`.
@@ -174,8 +175,13 @@ async fn scenario(env: &Env, args: RunArgs) -> Done {
         keep: args.keep,
         ..RunOptions::default()
     };
-    let report = evenkeel_lab::run::run(env, options).await?;
-    Ok(verdict(report.pass))
+    let mut stop = Stop::listen()?;
+    tokio::select! {
+        biased;
+        // What was started ends with what holds it, which is dropped here.
+        () = stop.wait() => Err(anyhow::anyhow!("A signal stopped the run; it says nothing of the goals.")),
+        report = evenkeel_lab::run::run(env, options) => Ok(verdict(report?.pass)),
+    }
 }
 
 /// Says before the minutes of a run, not after them, that its result has no place.

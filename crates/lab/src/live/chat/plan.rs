@@ -11,8 +11,10 @@ use evenkeel_core::Generator;
 
 use crate::scenario::{Chat, Traffic};
 
-/// A thread that rested this long is used again.
-const REST_MS: u64 = 10_000;
+/// A thread is used again when it has rested this long, and this much longer for each message that
+/// comes at once: its turns run one after the other.
+const REST_MS: u64 = 6_000;
+const REST_MS_PER_MESSAGE: u64 = 4_000;
 /// Share of first messages that go to a rested thread, if there is one.
 const AGAIN_SHARE: f64 = 0.7;
 /// A client that leaves early does so within this time.
@@ -88,7 +90,8 @@ impl Drawing<'_> {
 
     /// A thread on which nothing runs: one that has rested, or a new one.
     fn first(&mut self, at_ms: u64) -> usize {
-        let has_rested = self.rested.front().is_some_and(|(last_ms, _)| last_ms + REST_MS <= at_ms);
+        let rest_ms = REST_MS + REST_MS_PER_MESSAGE * self.chat.burst as u64;
+        let has_rested = self.rested.front().is_some_and(|(last_ms, _)| last_ms + rest_ms <= at_ms);
         if has_rested
             && self.generator.unit() < AGAIN_SHARE
             && let Some((_, thread)) = self.rested.pop_front()
