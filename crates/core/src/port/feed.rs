@@ -7,7 +7,13 @@ use crate::id::{RunId, ThreadId};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Provisional {
     /// Text of the reply.
-    Text(String),
+    Text {
+        /// Bytes of the reply's text before this piece: a listener that joined later, or missed one,
+        /// sees that it has not got the beginning.
+        offset: usize,
+        /// The piece.
+        text: String,
+    },
     /// A call's name and a piece of its arguments.
     ToolCall {
         /// Which call of the message.

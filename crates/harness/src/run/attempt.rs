@@ -283,7 +283,7 @@ impl Progress for Watch {
                 *partial = Partial { attempt, ..Partial::default() };
             }
             match &piece {
-                Provisional::Text(text) => {
+                Provisional::Text { text, .. } => {
                     partial.text.push_str(text);
                     partial.shown = true;
                 }

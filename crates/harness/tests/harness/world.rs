@@ -442,7 +442,7 @@ impl Model for TestModel {
                     attempts,
                 },
                 Say::Stream(text) => {
-                    progress.piece(1, Provisional::Text(text.to_owned()));
+                    progress.piece(1, Provisional::Text { offset: 0, text: text.to_owned() });
                     pending().await
                 }
                 Say::Hang => pending().await,

@@ -109,6 +109,8 @@ pub struct Assembler {
     usage: Usage,
     usage_seen: bool,
     content_bytes: usize,
+    /// Bytes of text so far, over all parts.
+    text_bytes: usize,
 }
 
 impl Assembler {
@@ -122,7 +124,8 @@ impl Assembler {
             _ => return,
         }
         self.moved(piece.len(), progressed);
-        progressed.pieces.push(Provisional::Text(piece.to_owned()));
+        progressed.pieces.push(Provisional::Text { offset: self.text_bytes, text: piece.to_owned() });
+        self.text_bytes += piece.len();
     }
 
     /// A piece of something that only its provider understands. Progress, but not shown.

@@ -149,7 +149,7 @@ async fn m06_a_partial_answer_is_voided_and_not_repeated() {
     let pieces = watcher.0.lock().unwrap().clone();
     assert_eq!(pieces.len(), 202);
     assert_eq!(pieces[200], (1, Provisional::Reset { reason: "stream_broken".to_owned() }));
-    assert_eq!(pieces[201], (2, Provisional::Text("whole".to_owned())));
+    assert_eq!(pieces[201], (2, Provisional::Text { offset: 0, text: "whole".to_owned() }));
     assert!(bench.router.snapshot().wasted_tokens["stream_broken"] > 0);
 }
 
@@ -170,7 +170,7 @@ async fn a_late_first_content_is_overtaken_and_its_connection_closed() {
     assert_eq!((overtaken.attempt, overtaken.deployment.as_str()), (1, "a"));
     assert!(overtaken.usage.estimated && overtaken.usage.input_tokens > 0, "{:?}", overtaken.usage);
     let pieces = watcher.0.lock().unwrap().clone();
-    assert_eq!(pieces, [(2, Provisional::Text("hello".to_owned()))], "nothing to void");
+    assert_eq!(pieces, [(2, Provisional::Text { offset: 0, text: "hello".to_owned() })], "nothing to void");
     let snapshot = bench.router.snapshot();
     assert_eq!((snapshot.deployments["b"].hedges, snapshot.deployments["b"].hedges_won), (1, 1));
     assert_eq!(snapshot.deployments["a"].outcomes["overtaken"], 1);

@@ -203,17 +203,21 @@ fn answered(event: &Event) -> Option<Value> {
     }
 }
 
-/// A reply is completed by one last chunk with what its pieces have not told; a tool's result is
-/// shown whole.
+/// A reply whose pieces were passed on from its beginning is completed by one last chunk with what
+/// they have not told. Any other is shown whole, and no chunk: a client that has some of it from an
+/// earlier connection adds chunks of one id to each other, and replaces them by a whole message.
 fn tuple(event: &Event, idx: usize, shown: &Shown<'_>) -> Option<Value> {
     let whole = message::of_event(event).into_iter().nth(idx)?;
     let about = about(event, None);
     let EventBody::AssistantMessage { message: reply, attempts, .. } = &event.body else {
         return Some(json!([whole, about]));
     };
-    let id = message::reply_id(event.run, event.step, message::attempt_of(attempts));
     let text = reply.joined_text();
-    let rest = text.strip_prefix(shown.text).unwrap_or(&text);
+    let is_begun = text.is_empty() || !shown.text.is_empty();
+    let Some(rest) = text.strip_prefix(shown.text).filter(|_| is_begun) else {
+        return Some(json!([whole, about]));
+    };
+    let id = message::reply_id(event.run, event.step, message::attempt_of(attempts));
     let mut chunk = message::chunk(&id, rest, true);
     for field in ["tool_calls", "usage_metadata", "response_metadata"] {
         chunk[field] = whole.get(field).cloned().unwrap_or_default();

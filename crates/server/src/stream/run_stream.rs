@@ -87,7 +87,7 @@ struct Making {
     text: String,
     /// Whether `messages/metadata` was sent for it.
     announced: bool,
-    /// A piece was lost: nothing more is passed on until the message is committed.
+    /// The beginning or a piece was missed: nothing more is passed on until the message is committed.
     holed: bool,
 }
 
@@ -291,7 +291,11 @@ impl RunStream {
         let chunk = match &piece.piece {
             Provisional::Reset { reason } => return self.reset(piece, reason, modes),
             _ if self.making.holed => return,
-            Provisional::Text(text) => {
+            Provisional::Text { offset, .. } if *offset != self.making.text.len() => {
+                self.making.holed = true;
+                return;
+            }
+            Provisional::Text { text, .. } => {
                 self.making.text.push_str(text);
                 message::chunk(&id, text, false)
             }

@@ -12,6 +12,11 @@ use crate::world::{Sse, World, cancel_in_store, chat, outline};
 
 const MODES: &str = "values,updates,messages-tuple,messages,custom,tasks,checkpoints,debug,events";
 
+/// A piece of text behind `offset` bytes of its reply.
+fn said(offset: usize, text: &str) -> Provisional {
+    Provisional::Text { offset, text: text.to_owned() }
+}
+
 /// Replaces what differs from run to run.
 fn steady(text: &str, world: &[(&str, &str)]) -> String {
     let mut text = text.replace("\r\n", "\\r\\n\n");
@@ -48,7 +53,7 @@ async fn a_run_is_shown_byte_for_byte() {
 
     let mut bytes = stream.next_raw().await.unwrap();
     bytes += &stream.next_raw().await.unwrap();
-    player.piece(1, 1, Provisional::Text("Hel".into()));
+    player.piece(1, 1, said(0, "Hel"));
     bytes += &stream.next_raw().await.unwrap();
     player.finish(1, "Hello").await;
     while let Some(raw) = stream.next_raw().await {
@@ -204,9 +209,9 @@ async fn pieces_of_a_void_attempt_are_taken_back_and_nothing_is_told_twice() {
     let path = format!("/threads/{thread}/runs/{run}/stream?stream_mode=messages-tuple,custom");
     let mut stream = world.stream(&path, &[("last-event-id", "-1")]).await;
     assert_eq!(stream.next().await.unwrap().event, "metadata");
-    player.piece(1, 1, Provisional::Text("Hol".into()));
+    player.piece(1, 1, said(0, "Hol"));
     player.piece(1, 1, Provisional::Reset { reason: "cut".into() });
-    player.piece(1, 2, Provisional::Text("Hel".into()));
+    player.piece(1, 2, said(0, "Hel"));
     let void = stream.next().await.unwrap();
     let reset = stream.next().await.unwrap();
     let again = stream.next().await.unwrap();
@@ -221,7 +226,7 @@ async fn pieces_of_a_void_attempt_are_taken_back_and_nothing_is_told_twice() {
         evenkeel_core::journal::EventBody::AssistantMessage { message, attempts, finish: "stop".into() };
     player.commit(1, vec![reply]).await;
     // A late piece of a reply that is committed is void.
-    player.piece(1, 2, Provisional::Text("lo".into()));
+    player.piece(1, 2, said(3, "lo"));
     let rest = stream.next().await.unwrap();
     assert_eq!(rest.data[0]["id"], again.data[0]["id"]);
     assert_eq!(rest.data[0]["content"], "lo");
@@ -233,6 +238,35 @@ async fn pieces_of_a_void_attempt_are_taken_back_and_nothing_is_told_twice() {
     assert_eq!(rest.iter().map(|got| got.event.as_str()).collect::<Vec<_>>(), ["error", "end"]);
     assert_eq!(rest[0].data["error"], Code::Internal.as_str());
     assert_eq!(rest[1].data, json!({ "status": "error" }));
+}
+
+/// Whoever comes in the middle of a reply may have its beginning from an earlier connection, or
+/// nothing: the end of the text alone is worth nothing to either, and the whole of it under the same
+/// id would be added to what the first one has.
+#[tokio::test]
+async fn a_reply_that_was_joined_in_the_middle_is_shown_whole_and_once() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    let run = world.run(&thread, "hi").await;
+    let player = world.player().await;
+    let path = format!("/threads/{thread}/runs/{run}/stream?stream_mode=messages-tuple");
+    let mut early = world.stream(&path, &[("last-event-id", "-1")]).await;
+    assert_eq!(early.next().await.unwrap().event, "metadata");
+    player.piece(1, 1, said(0, "a"));
+    assert_eq!(early.next().await.unwrap().data[0]["content"], "a");
+    let late = world.stream(&path, &[("last-event-id", "2-0")]).await;
+    // The same letter again: only its place says that the beginning is missing.
+    player.piece(1, 1, said(1, "a"));
+    player.finish(1, "aaa").await;
+    let texts = |all: &[crate::world::Got]| {
+        let messages = all.iter().filter(|got| got.event == "messages");
+        messages.map(|got| (got.data[0]["type"].clone(), got.data[0]["content"].clone())).collect::<Vec<_>>()
+    };
+    // The second piece may come by itself or with the rest.
+    let early = texts(&early.all().await);
+    assert!(early.iter().all(|(kind, _)| kind == "AIMessageChunk"), "{early:?}");
+    assert_eq!(early.iter().filter_map(|(_, text)| text.as_str()).collect::<String>(), "aa");
+    assert_eq!(texts(&late.all().await), [(json!("ai"), json!("aaa"))]);
 }
 
 #[tokio::test]
@@ -322,8 +356,8 @@ async fn each_mode_shows_its_view_of_the_same_run() {
     assert_eq!(partial.next().await.unwrap().event, "metadata");
     assert_eq!(calls.next().await.unwrap().event, "metadata");
     assert_eq!(calls.next().await.unwrap().data["event"], "on_chain_start");
-    player.piece(1, 1, Provisional::Text("Hel".into()));
-    player.piece(1, 1, Provisional::Text("lo".into()));
+    player.piece(1, 1, said(0, "Hel"));
+    player.piece(1, 1, said(3, "lo"));
     assert_eq!(partial.next().await.unwrap().event, "messages/metadata");
     for text in ["Hel", "Hello"] {
         let got = partial.next().await.unwrap();
