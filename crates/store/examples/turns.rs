@@ -8,12 +8,13 @@
 //!
 //! `cargo run --release -p evenkeel-store --example turns -- [URL]`
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_core::id::{ReplicaId, ThreadId};
+use evenkeel_core::id::{ReplicaId, RunId, ThreadId};
 use evenkeel_core::journal::{EventBody, NewEvent};
 use evenkeel_core::message::{Message, Role};
 use evenkeel_core::port::store::{Admit, Admitted, Claim, CommitTurn, TurnCommitted};
@@ -22,6 +23,7 @@ use evenkeel_env::Env;
 use evenkeel_store::conformance::{Stage, samples, world};
 use evenkeel_store::postgres::local::{LocalOptions, LocalPostgres};
 use evenkeel_store::postgres::{PostgresOptions, PostgresStats, PostgresStore};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const FOR: Duration = Duration::from_secs(5);
@@ -66,9 +68,10 @@ async fn turns(server: &LocalPostgres, n_threads: usize, n_clients: usize) -> St
     let before = store.stats();
     let begun = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
+    let waiting = Waiting::default();
     for idx in 0..n_clients {
-        let (stage, thread) = (stage.clone(), threads[idx % n_threads]);
-        tasks.spawn(async move { client(&stage, thread, me, begun + FOR).await });
+        let (stage, thread, waiting) = (stage.clone(), threads[idx % n_threads], waiting.clone());
+        tasks.spawn(async move { client(&stage, thread, me, &waiting, begun + FOR).await });
     }
     let mut took: Vec<Duration> = Vec::new();
     while let Some(done) = tasks.join_next().await {
@@ -107,20 +110,34 @@ fn report(took: &[Duration], spent: f64, before: &PostgresStats, after: &Postgre
     )
 }
 
-/// One client: a message, then whatever turn the thread gives it, until the time is up.
-async fn client(stage: &Stage, thread: ThreadId, me: ReplicaId, until: Instant) -> Vec<Duration> {
+/// Clients that wait for the holder of their thread to run their turn.
+type Waiting = Arc<Mutex<HashMap<RunId, oneshot::Sender<()>>>>;
+
+/// One client: a message, and its turn by whoever holds the thread, until the time is up.
+async fn client(
+    stage: &Stage,
+    thread: ThreadId,
+    me: ReplicaId,
+    waiting: &Waiting,
+    until: Instant,
+) -> Vec<Duration> {
     let mut took = Vec::new();
     while Instant::now() < until {
         let begun = Instant::now();
-        let admit = Admit { claim_for: Some(me), n_waiting_max: 1_000, ..stage.ask(thread, "What is new?") };
+        let admit = Admit { claim_for: Some(me), ..stage.ask(thread, "What is new?") };
+        let (done, my_turn) = oneshot::channel();
+        waiting.lock().expect("no client panics").insert(admit.run, done);
         let admitted = stage.store.admit(admit).await.expect("the store answers");
         let Admitted::Accepted { claim, .. } = admitted else { panic!("it is accepted: {admitted:?}") };
-        // On a busy thread the turn waits, and who holds the thread takes it over.
+        // Whoever holds the thread also runs the turns that came meanwhile.
         let mut next = claim.map(|claim| *claim);
         while let Some(claim) = next.take() {
             next = commit(stage, &claim).await;
-            took.push(begun.elapsed());
+            let done = waiting.lock().expect("no client panics").remove(&claim.fence.run);
+            drop(done.expect("its client waits").send(()));
         }
+        my_turn.await.expect("each turn is run");
+        took.push(begun.elapsed());
     }
     took
 }

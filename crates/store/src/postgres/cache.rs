@@ -5,6 +5,7 @@
 //! checks `rev`; see `lane`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use evenkeel_core::id::{RunId, ThreadId};
 
@@ -14,7 +15,7 @@ use super::facts::{Effects, Facts, RunFact, ThreadFact};
 struct Known {
     thread: ThreadFact,
     open: BTreeMap<u64, RunId>,
-    runs: Vec<RunFact>,
+    runs: Vec<Arc<RunFact>>,
     effects: Vec<(RunId, Effects)>,
     /// When it was used last, in steps of the cache.
     used: u64,
@@ -56,7 +57,7 @@ impl Cache {
             self.forget(id);
             return;
         };
-        let runs: Option<Vec<RunFact>> =
+        let runs: Option<Vec<Arc<RunFact>>> =
             open.values().map(|run| left.runs.get(run).or_else(|| loaded.runs.get(run)).cloned()).collect();
         let Some(runs) = runs else {
             self.forget(id);

@@ -86,7 +86,7 @@ pub(super) struct Facts {
     /// Whether any tenant has it.
     pub(super) threads_taken: HashMap<ThreadId, bool>,
     pub(super) metadata: HashMap<ThreadId, Value>,
-    pub(super) runs: HashMap<RunId, RunFact>,
+    pub(super) runs: HashMap<RunId, Arc<RunFact>>,
     pub(super) no_runs: HashSet<(TenantId, RunId)>,
     pub(super) runs_taken: HashMap<RunId, bool>,
     /// All runs of a thread that have not ended, by their place.

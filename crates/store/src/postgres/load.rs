@@ -253,7 +253,7 @@ fn learn(facts: &mut Facts, asked: Asked, rows: &[Row]) -> Rowed<()> {
             for row in rows {
                 let fact = must(run_fact(row)?, "a run")?;
                 facts.open.entry(fact.row.thread).or_default().insert(fact.place, fact.row.id);
-                facts.runs.entry(fact.row.id).or_insert(fact);
+                facts.runs.entry(fact.row.id).or_insert_with(|| Arc::new(fact));
             }
         }
         Asked::Runs(ids) => {
@@ -385,7 +385,7 @@ fn learn_run(facts: &mut Facts, row: &Row) -> Rowed<Option<RunId>> {
     let thread = must(thread_fact(row, RUN_WIDTH)?, "the thread of a run")?;
     let id = run.row.id;
     facts.learn_thread(thread);
-    facts.runs.entry(id).or_insert(run);
+    facts.runs.entry(id).or_insert_with(|| Arc::new(run));
     Ok(Some(id))
 }
 

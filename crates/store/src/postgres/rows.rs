@@ -93,15 +93,23 @@ pub(super) struct PgRows<'a> {
     names: Names,
 }
 
-/// Keys of this pass for the ids it met.
+/// Keys of this pass for the ids it met. The key of a run that is known goes up with its place on the
+/// thread, since decisions compare them; one of which only the id is known gets one beyond all of
+/// these.
 #[derive(Default)]
 struct Names {
     threads: HashMap<ThreadId, u64>,
     thread_ids: Vec<ThreadId>,
     runs: HashMap<RunId, u64>,
-    run_ids: Vec<RunId>,
+    run_ids: HashMap<u64, RunId>,
     gone: HashSet<ThreadId>,
 }
+
+/// Bits of a run's key below those of its thread.
+const PLACE_BITS: u32 = 40;
+
+/// From here on keys are of runs whose place is not known.
+const UNPLACED: u64 = 1 << 62;
 
 impl Names {
     fn thread(&mut self, id: ThreadId) -> u64 {
@@ -112,25 +120,27 @@ impl Names {
         })
     }
 
-    fn run(&mut self, id: RunId) -> u64 {
-        let ids = &mut self.run_ids;
-        *self.runs.entry(id).or_insert_with(|| {
-            ids.push(id);
-            ids.len() as u64
-        })
+    fn run(&mut self, id: RunId, place: Option<(ThreadId, u64)>) -> u64 {
+        if let Some(n) = self.runs.get(&id) {
+            return *n;
+        }
+        let n = match place {
+            Some((thread, place)) => (self.thread(thread) << PLACE_BITS) + place,
+            None => UNPLACED + self.run_ids.len() as u64,
+        };
+        self.runs.insert(id, n);
+        self.run_ids.insert(n, id);
+        n
     }
 
     fn thread_id(&self, n: u64) -> Rowed<ThreadId> {
-        position(n).and_then(|idx| self.thread_ids.get(idx)).copied().ok_or_else(|| lost("thread", n))
+        let idx = usize::try_from(n).ok().and_then(|n| n.checked_sub(1));
+        idx.and_then(|idx| self.thread_ids.get(idx)).copied().ok_or_else(|| lost("thread", n))
     }
 
     fn run_id(&self, n: u64) -> Rowed<RunId> {
-        position(n).and_then(|idx| self.run_ids.get(idx)).copied().ok_or_else(|| lost("run", n))
+        self.run_ids.get(&n).copied().ok_or_else(|| lost("run", n))
     }
-}
-
-fn position(n: u64) -> Option<usize> {
-    usize::try_from(n).ok()?.checked_sub(1)
 }
 
 fn lost(what: &str, n: u64) -> Fault {
@@ -175,7 +185,7 @@ impl<'a> PgRows<'a> {
 
     /// A run as it is now, if it is known.
     pub(super) fn run_fact(&self, id: RunId) -> Option<&RunFact> {
-        let fact = self.work.runs.get(&id).or_else(|| self.base.runs.get(&id))?;
+        let fact = self.work.runs.get(&id).or_else(|| self.base.runs.get(&id))?.as_ref();
         (!self.names.gone.contains(&fact.row.thread)).then_some(fact)
     }
 
@@ -203,17 +213,12 @@ impl<'a> PgRows<'a> {
     fn run_row(&mut self, id: RunId) -> Option<RunRow> {
         let row = self.run_fact(id)?.row.clone();
         self.footprint.read.insert(row.thread);
-        self.name_queue(row.thread);
-        Some(RunRow { n: self.names.run(id), thread_n: self.names.thread(row.thread), ..row })
+        Some(RunRow { n: self.run_n(id), thread_n: self.names.thread(row.thread), ..row })
     }
 
-    /// Names the open runs of a thread before another one of it, so that keys go up with the order of
-    /// arrival.
-    fn name_queue(&mut self, thread: ThreadId) {
-        let queue: Vec<RunId> = self.open_of(thread).into_iter().flatten().map(|(_, id)| *id).collect();
-        for id in queue {
-            self.names.run(id);
-        }
+    fn run_n(&mut self, id: RunId) -> u64 {
+        let place = self.run_fact(id).map(|fact| (fact.row.thread, fact.place));
+        self.names.run(id, place)
     }
 
     fn change_thread(&mut self, id: ThreadId) -> Rowed<&mut ThreadFact> {
@@ -237,7 +242,7 @@ impl<'a> PgRows<'a> {
         let thread = self.work.runs.get(&id).map(|fact| fact.row.thread).ok_or(Fault::NotLoaded)?;
         self.change_thread(thread)?;
         self.changes.runs.insert(id);
-        self.work.runs.get_mut(&id).ok_or(Fault::NotLoaded)
+        self.work.runs.get_mut(&id).map(Arc::make_mut).ok_or(Fault::NotLoaded)
     }
 
     fn change_open(&mut self, thread: ThreadId) -> &mut BTreeMap<u64, RunId> {
@@ -261,28 +266,21 @@ impl<'a> PgRows<'a> {
         Ok(Body::Moved(hash))
     }
 
-    /// Open runs of a thread in order of their places.
-    fn queue(&mut self, thread: ThreadId) -> Rowed<Vec<RunId>> {
+    /// Queued runs of a thread in order of their places, as far as `take` wants them.
+    fn queue(&mut self, thread: ThreadId, mut take: impl FnMut(&RunFact) -> bool) -> Rowed<()> {
         self.footprint.read.insert(thread);
-        match self.open_of(thread) {
-            Some(open) => Ok(open.values().copied().collect()),
-            None => self.need(Need::Open(thread)),
-        }
-    }
-
-    fn queued_rows(&mut self, thread_n: u64) -> Rowed<Vec<RunRow>> {
-        let thread = self.names.thread_id(thread_n)?;
-        let mut rows = Vec::new();
-        for id in self.queue(thread)? {
-            let row = match self.run_row(id) {
-                Some(row) => row,
-                None => return self.need(Need::Run(None, id)),
-            };
-            if row.state == RunState::Queued {
-                rows.push(row);
+        let Some(open) = self.open_of(thread) else {
+            return self.need(Need::Open(thread));
+        };
+        let mut missing = None;
+        for id in open.values() {
+            match self.run_fact(*id) {
+                Some(fact) if fact.row.state == RunState::Queued && !take(fact) => break,
+                Some(_) => {}
+                None => missing = Some(*id),
             }
         }
-        Ok(rows)
+        missing.map_or(Ok(()), |id| self.need(Need::Run(None, id)))
     }
 
     /// Candidates that the queue still holds.
@@ -431,17 +429,16 @@ impl Rows for PgRows<'_> {
         let place = fact.places;
         let fact =
             RunFact { row: row.clone(), place, hidden: false, spec: Arc::new(spec.clone()), outcome: None };
-        self.work.runs.insert(id, fact);
+        self.work.runs.insert(id, Arc::new(fact));
         self.work.effects.insert(id, Effects::new());
         if self.open_of(thread).is_none() {
             return self.need(Need::Open(thread));
         }
-        self.name_queue(thread);
         self.change_open(thread).insert(place, id);
         let spec = self.body(thread, spec)?;
         self.changes.new_runs.insert(id, spec);
         self.changes.runs.insert(id);
-        Ok(self.names.run(id))
+        Ok(self.run_n(id))
     }
 
     fn save_run(&mut self, row: &RunRow) -> Rowed<()> {
@@ -491,23 +488,40 @@ impl Rows for PgRows<'_> {
     fn insert_writer(&mut self, thread: &ThreadRow, writer: RunId) -> Rowed<u64> {
         self.change_thread(thread.id)?;
         self.changes.writers.push((writer, thread.id));
-        Ok(self.names.run(writer))
+        Ok(self.names.run(writer, None))
     }
 
     fn queued(&mut self, thread_n: u64, limit: u32) -> Rowed<Vec<RunRow>> {
-        let mut rows = self.queued_rows(thread_n)?;
-        rows.truncate(at_most(limit));
-        Ok(rows)
+        let thread = self.names.thread_id(thread_n)?;
+        let mut ids = Vec::new();
+        if limit > 0 {
+            self.queue(thread, |fact| {
+                ids.push(fact.row.id);
+                ids.len() < at_most(limit)
+            })?;
+        }
+        Ok(ids.into_iter().filter_map(|id| self.run_row(id)).collect())
     }
 
     fn has_queued(&mut self, thread_n: u64, policy: BusyPolicy) -> Rowed<bool> {
-        Ok(self.queued_rows(thread_n)?.iter().any(|row| row.busy_policy == policy))
+        let thread = self.names.thread_id(thread_n)?;
+        let mut found = false;
+        self.queue(thread, |fact| {
+            found = fact.row.busy_policy == policy;
+            !found
+        })?;
+        Ok(found)
     }
 
     fn n_queued_before(&mut self, thread_n: u64, run_n: u64) -> Rowed<u32> {
-        let id = self.names.run_id(run_n)?;
-        let before = self.queued_rows(thread_n)?.iter().take_while(|row| row.id != id).count();
-        Ok(u32::try_from(before).unwrap_or(u32::MAX))
+        let (thread, id) = (self.names.thread_id(thread_n)?, self.names.run_id(run_n)?);
+        let mut n = 0;
+        self.queue(thread, |fact| {
+            let is_before = fact.row.id != id;
+            n += u32::from(is_before);
+            is_before
+        })?;
+        Ok(n)
     }
 
     fn ready(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>> {
@@ -631,7 +645,7 @@ impl Rows for PgRows<'_> {
     ) -> Rowed<Option<u64>> {
         let name = KeyName::new(tenant, scope, key);
         match self.work.keys.get(&name).or_else(|| self.base.keys.get(&name)).copied() {
-            Some(run) => Ok(run.map(|run| self.names.run(run))),
+            Some(run) => Ok(run.map(|run| self.run_n(run))),
             None if self.assume.is_some() => {
                 self.assume(Absent::Key(name));
                 Ok(None)
@@ -658,7 +672,7 @@ impl Rows for PgRows<'_> {
         let thread = self.names.thread_id(thread_n)?;
         let name = (thread, message_word(message));
         match self.work.messages.get(&name).or_else(|| self.base.messages.get(&name)).copied() {
-            Some(run) => Ok(run.map(|run| self.names.run(run))),
+            Some(run) => Ok(run.map(|run| self.run_n(run))),
             None if self.changes.new_threads.contains(&thread) => Ok(None),
             None if self.assume.is_some() => {
                 self.assume(Absent::Message(thread, name.1));
