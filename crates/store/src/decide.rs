@@ -102,7 +102,8 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
         | Op::GetBlob(_)
         | Op::FindKey(_)
         | Op::ListKeys(())
-        | Op::Counts(()) => read(ctx.rows, op)?,
+        | Op::Counts(())
+        | Op::CountParked(()) => read(ctx.rows, op)?,
     })
 }
 

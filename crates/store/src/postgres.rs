@@ -28,6 +28,7 @@
 //!   takes over, and they are judged by the database's clock.
 
 mod cache;
+mod changes;
 mod connect;
 mod facts;
 mod fault;
@@ -36,6 +37,7 @@ mod leases;
 mod load;
 pub mod local;
 mod migrate;
+mod names;
 mod pool;
 mod prefetch;
 mod readers;

@@ -678,6 +678,8 @@ operations! {
     list_keys: ListKeys(()) -> Vec<ApiKey>;
     /// Removes an API key by its hash; says whether there was one.
     remove_key: RemoveKey(String) -> bool;
-    /// Counts for gauges.
+    /// Counts for gauges; may read every run that ever was, so it is for people and scrapes.
     counts: Counts(()) -> Counts;
+    /// Counts the runs that wait for a model, by route: reads only what waits.
+    count_parked: CountParked(()) -> Vec<(String, u64)>;
 }

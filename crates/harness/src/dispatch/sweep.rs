@@ -166,9 +166,9 @@ impl Dispatch {
 
     /// Brings the number of parked runs of each route in step with the store.
     async fn count_parked(&self) {
-        let Ok(counts) = self.host.answer(self.host.parts.store.counts(())).await else { return };
+        let Ok(counted) = self.host.answer(self.host.parts.store.count_parked(())).await else { return };
         let known: Vec<String> = self.state().parked.keys().cloned().collect();
-        let counted: BTreeMap<String, u64> = counts.parked.into_iter().collect();
+        let counted: BTreeMap<String, u64> = counted.into_iter().collect();
         let gone = known.into_iter().filter(|route| !counted.contains_key(route)).collect::<Vec<_>>();
         for route in gone {
             self.parked(&route, 0);

@@ -162,7 +162,7 @@ fn the_store_goes_away_at_any_operation_and_nothing_is_lost_or_doubled() {
         "wake",
         "put_blob",
         "steal",
-        "counts",
+        "count_parked",
         "expire",
     ];
     for operation in operations {

@@ -165,7 +165,8 @@ impl Story {
     }
 }
 
-fn attempt(outcome: &str) -> Attempt {
+/// A try at a model call that ended so.
+pub(super) fn attempt(outcome: &str) -> Attempt {
     Attempt {
         attempt: 1,
         deployment: "primary".to_owned(),

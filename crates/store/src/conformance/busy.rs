@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_core::id::{RunId, ThreadId};
+use evenkeel_core::id::{ReplicaId, RunId, ThreadId};
 use evenkeel_core::journal::{EventBody, NewEvent};
 use evenkeel_core::port::store::{
     Admit, Admitted, Cancelled, Claim, MergeWindow, Steal, TurnCommitted, Written,
@@ -549,7 +549,8 @@ async fn a_delayed_turn_keeps_its_place(stage: Stage) {
     stage.check_thread(thread).await;
 }
 
-async fn a_fork_begins_with_its_rewind(stage: Stage) {
+/// Two turns on a thread, and a claimed run that builds on the first.
+async fn forked(stage: &Stage) -> (ThreadId, ReplicaId, Claim) {
     let (thread, me) = (stage.new_thread(), stage.replica().await);
     for text in ["one", "two"] {
         let claim = stage.begin(thread, text, me).await;
@@ -558,6 +559,11 @@ async fn a_fork_begins_with_its_rewind(stage: Stage) {
     let ask = Admit { claim_for: Some(me), ..stage.ask(thread, "fork") };
     let spec = RunSpec { from_seq: Some(4), ..ask.spec.clone() };
     let claim = stage.accept(Admit { spec, ..ask }).await.1.expect("it is free");
+    (thread, me, claim)
+}
+
+async fn a_fork_begins_with_its_rewind(stage: Stage) {
+    let (thread, me, claim) = forked(&stage).await;
     let log = stage.log(thread).await;
     assert_eq!(log[8..], ["rewound to 4 fork", "claimed epoch 3 attempt 1", "user fork"]);
     assert_eq!(kept(&stage, thread).await, ["one", "fork"]);
@@ -568,14 +574,7 @@ async fn a_fork_begins_with_its_rewind(stage: Stage) {
 }
 
 async fn an_undone_fork_is_undone(stage: Stage) {
-    let (thread, me) = (stage.new_thread(), stage.replica().await);
-    for text in ["one", "two"] {
-        let claim = stage.begin(thread, text, me).await;
-        stage.finish(&claim, false).await;
-    }
-    let ask = Admit { claim_for: Some(me), ..stage.ask(thread, "fork") };
-    let spec = RunSpec { from_seq: Some(4), ..ask.spec.clone() };
-    let claim = stage.accept(Admit { spec, ..ask }).await.1.expect("it is free");
+    let (thread, _, claim) = forked(&stage).await;
     stage.undo(claim.fence.run, true).await;
     assert_eq!(kept(&stage, thread).await, ["one", "two"]);
     stage.check_thread(thread).await;

@@ -68,6 +68,7 @@ async fn a_park_says_why(stage: Stage) {
     assert_eq!((wait.since, run.owner), (stage.env.wall(), None));
     let counts = good(stage.store.counts(()).await);
     assert_eq!(counts.parked, [("main".to_owned(), 1)]);
+    assert_eq!(good(stage.store.count_parked(()).await), counts.parked);
     let last = stage.log(claim.fence.thread).await.split_off(2);
     assert_eq!(last, ["note before", "parked"]);
     stage.check_thread(claim.fence.thread).await;

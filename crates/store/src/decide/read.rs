@@ -34,6 +34,7 @@ pub(crate) fn is_read(op: &Op) -> bool {
             | Op::FindKey(_)
             | Op::ListKeys(())
             | Op::Counts(())
+            | Op::CountParked(())
     )
 }
 
@@ -78,6 +79,7 @@ pub(crate) fn read(rows: &mut dyn Rows, op: &Op) -> Rowed<Reply> {
             parked: rows.n_parked_by_route()?,
             n_fenced: 0,
         }),
+        Op::CountParked(()) => Reply::CountParked(rows.n_parked_by_route()?),
         _ => return Err(Fault::Misused(format!("{} is not a read", op.name()))),
     })
 }

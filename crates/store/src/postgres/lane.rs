@@ -22,10 +22,11 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::cache::Cache;
+use super::changes::Footprint;
 use super::connect::Line;
 use super::facts::{Facts, Need, Needs, ThreadFact};
 use super::fault::Trouble;
-use super::rows::{Footprint, PgRows};
+use super::rows::PgRows;
 use super::settle::{self, Fate};
 use super::statement::{Statement, get};
 use super::stats::Recorder;

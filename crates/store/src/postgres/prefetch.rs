@@ -101,6 +101,7 @@ pub(super) fn of_read(op: &Op, needs: &mut Needs) {
             needs.add(Need::ByState);
             needs.add(Need::ByRoute);
         }
+        Op::CountParked(()) => needs.add(Need::ByRoute),
         Op::GetBlob(of) => needs.add(Need::Blob(of.blob.clone())),
         Op::FindKey(hash) => needs.add(Need::ApiKeys(Some(hash.clone()))),
         Op::ListKeys(()) => needs.add(Need::ApiKeys(None)),

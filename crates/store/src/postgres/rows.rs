@@ -4,7 +4,7 @@
 //! all needs of the batch together and decides again from the start. So nothing is ever undone: a
 //! pass that did not come through is dropped with its changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_core::Wall;
@@ -15,67 +15,12 @@ use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use serde_json::Value;
 
-use super::facts::{
-    Effects, Facts, KeyName, Marks, Need, Needs, RunFact, ThreadFact, Word, effect_word, message_word,
-};
-use crate::packed::{self, Hash};
+use super::changes::{Absent, Body, Changes, EventOut, Footprint};
+use super::facts::{Effects, Facts, KeyName, Need, Needs, RunFact, ThreadFact, effect_word, message_word};
+use super::names::Names;
+use crate::packed;
 use crate::record::{EffectRow, RunRow, ThreadRow};
 use crate::rows::{self, EffectSide, Entry, Fault, Rowed, Rows};
-
-/// A body on its way into a column.
-#[derive(Clone, Debug)]
-pub(super) enum Body {
-    Inline(String),
-    Moved(Hash),
-}
-
-/// An event on its way into the log.
-pub(super) struct EventOut {
-    pub(super) thread: ThreadId,
-    pub(super) seq: u64,
-    pub(super) run: RunId,
-    pub(super) step: u32,
-    pub(super) at: Wall,
-    pub(super) body: Body,
-}
-
-/// Something that was taken to be missing without a look; the write makes sure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Absent {
-    Key(KeyName),
-    Message(ThreadId, Word),
-    Run(RunId),
-}
-
-/// What a batch changes.
-#[derive(Default)]
-pub(super) struct Changes {
-    /// Threads with any change.
-    pub(super) dirty: BTreeSet<ThreadId>,
-    pub(super) new_threads: BTreeSet<ThreadId>,
-    pub(super) deleted: BTreeSet<ThreadId>,
-    pub(super) metadata: BTreeMap<ThreadId, Body>,
-    pub(super) new_runs: BTreeMap<RunId, Body>,
-    pub(super) runs: BTreeSet<RunId>,
-    pub(super) outcomes: BTreeMap<RunId, Body>,
-    pub(super) writers: Vec<(RunId, ThreadId)>,
-    pub(super) events: Vec<EventOut>,
-    pub(super) effects: BTreeMap<(RunId, Word), (ThreadId, Marks)>,
-    pub(super) keys: BTreeMap<KeyName, (ThreadId, RunId, Wall)>,
-    pub(super) messages: BTreeMap<(ThreadId, Word), RunId>,
-    pub(super) blobs: BTreeMap<Hash, Vec<u8>>,
-    pub(super) blob_names: BTreeSet<(Hash, ThreadId)>,
-}
-
-/// What one operation touched.
-#[derive(Clone, Default)]
-pub(super) struct Footprint {
-    /// Threads whose rows it looked at or changed.
-    pub(super) read: BTreeSet<ThreadId>,
-    /// Threads that it changed.
-    pub(super) wrote: BTreeSet<ThreadId>,
-    pub(super) absent: Vec<Absent>,
-}
 
 /// Rows of one pass over a batch.
 pub(super) struct PgRows<'a> {
@@ -91,60 +36,6 @@ pub(super) struct PgRows<'a> {
     /// they were not looked up.
     pub(super) assume: Option<RunId>,
     names: Names,
-}
-
-/// Keys of this pass for the ids it met. The key of a run that is known goes up with its place on the
-/// thread, since decisions compare them; one of which only the id is known gets one beyond all of
-/// these.
-#[derive(Default)]
-struct Names {
-    threads: HashMap<ThreadId, u64>,
-    thread_ids: Vec<ThreadId>,
-    runs: HashMap<RunId, u64>,
-    run_ids: HashMap<u64, RunId>,
-    gone: HashSet<ThreadId>,
-}
-
-/// Bits of a run's key below those of its thread.
-const PLACE_BITS: u32 = 40;
-
-/// From here on keys are of runs whose place is not known.
-const UNPLACED: u64 = 1 << 62;
-
-impl Names {
-    fn thread(&mut self, id: ThreadId) -> u64 {
-        let ids = &mut self.thread_ids;
-        *self.threads.entry(id).or_insert_with(|| {
-            ids.push(id);
-            ids.len() as u64
-        })
-    }
-
-    fn run(&mut self, id: RunId, place: Option<(ThreadId, u64)>) -> u64 {
-        if let Some(n) = self.runs.get(&id) {
-            return *n;
-        }
-        let n = match place {
-            Some((thread, place)) => (self.thread(thread) << PLACE_BITS) + place,
-            None => UNPLACED + self.run_ids.len() as u64,
-        };
-        self.runs.insert(id, n);
-        self.run_ids.insert(n, id);
-        n
-    }
-
-    fn thread_id(&self, n: u64) -> Rowed<ThreadId> {
-        let idx = usize::try_from(n).ok().and_then(|n| n.checked_sub(1));
-        idx.and_then(|idx| self.thread_ids.get(idx)).copied().ok_or_else(|| lost("thread", n))
-    }
-
-    fn run_id(&self, n: u64) -> Rowed<RunId> {
-        self.run_ids.get(&n).copied().ok_or_else(|| lost("run", n))
-    }
-}
-
-fn lost(what: &str, n: u64) -> Fault {
-    Fault::Misused(format!("{what} {n} was not looked up before"))
 }
 
 fn at_most(limit: u32) -> usize {
@@ -720,15 +611,5 @@ impl Rows for PgRows<'_> {
 
     fn remove_api_key(&mut self, _hash: &str) -> Rowed<bool> {
         Err(Fault::Misused("API keys are not removed in a batch".to_owned()))
-    }
-}
-
-impl Body {
-    /// The column values: text, or the name of a blob.
-    pub(super) fn columns(&self) -> (Option<&str>, Option<&[u8]>) {
-        match self {
-            Self::Inline(json) => (Some(json), None),
-            Self::Moved(hash) => (None, Some(hash)),
-        }
     }
 }

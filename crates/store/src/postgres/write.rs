@@ -12,8 +12,9 @@ use evenkeel_core::run::{Class, RunState, WaitReason};
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
+use super::changes::{Absent, Body, Footprint};
 use super::load::scope;
-use super::rows::{Absent, Body, Footprint, PgRows};
+use super::rows::PgRows;
 use super::statement::Statement;
 use crate::packed::{self, int};
 use crate::record::RunRow;

@@ -341,6 +341,7 @@ impl Pair {
         self.apply(list(Vec::new(), u32::MAX, 0)).await;
         self.apply(list(vec![RunState::Queued, RunState::Completed], 3, 1)).await;
         self.apply(Op::Counts(())).await;
+        self.apply(Op::CountParked(())).await;
         for (sort, descending) in [(ThreadSort::CreatedAt, true), (ThreadSort::UpdatedAt, false)] {
             let threads = ListThreads {
                 tenant: tenant(false),

@@ -1,10 +1,11 @@
 use evenkeel_core::id::{CallId, EffectId, ReplicaId, RunId, ThreadId};
 use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody};
 use evenkeel_core::message::{Message, Role, Usage};
-use evenkeel_core::run::{Attempt, BusyPolicy, Class, Outcome, Run, RunSpec, RunState};
+use evenkeel_core::run::{BusyPolicy, Class, Outcome, Run, RunSpec, RunState};
 use evenkeel_core::{Generator, Wall};
 use serde_json::Value;
 
+use crate::check::tests::attempt;
 use crate::check::{self, Entry, History};
 use crate::task::chat;
 use crate::task::{Conversation, Item};
@@ -51,7 +52,7 @@ impl Story {
             EventBody::UserMessage { message: Message::text(format!("u{turn}"), Role::User, text) },
         );
         let message = Message::text(format!("a{turn}"), Role::Assistant, reply.clone());
-        let (attempts, finish) = (vec![attempt()], "stop".to_owned());
+        let (attempts, finish) = (vec![attempt("ok")], "stop".to_owned());
         self.push(run, EventBody::AssistantMessage { message, attempts, finish });
         self.push(run, EventBody::RunEnded { outcome: outcome(&reply) });
         self.tell(turn, run, &reply, t);
@@ -120,22 +121,6 @@ impl Story {
         let thread = self.thread.to_string();
         self.entries.push(Entry::Log { thread, version, runs: self.runs, events: self.events });
         self.entries
-    }
-}
-
-fn attempt() -> Attempt {
-    Attempt {
-        attempt: 1,
-        deployment: "primary".to_owned(),
-        provider: "primary".to_owned(),
-        model: "m".to_owned(),
-        started_at: Wall(1),
-        first_content_ms: Some(1),
-        ms: 2,
-        outcome: "ok".to_owned(),
-        cause: None,
-        usage: Usage { input_tokens: 10, output_tokens: 5, ..Usage::default() },
-        cost_micro_usd: None,
     }
 }
 
