@@ -103,7 +103,8 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
         | Op::FindKey(_)
         | Op::ListKeys(())
         | Op::Counts(())
-        | Op::CountParked(()) => read(ctx.rows, op)?,
+        | Op::CountParked(())
+        | Op::ListHeld(_) => read(ctx.rows, op)?,
     })
 }
 

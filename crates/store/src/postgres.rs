@@ -16,6 +16,7 @@
 //! | `connect`, `tls`, `fault` | where the database is, what its errors mean |
 //! | `facts`, `rows` | what is known, and the row interface over it |
 //! | `prefetch`, `load` | what to read, and reading it together |
+//! | `gather` | how much goes out together |
 //! | `write`, `settle` | the one statement of a batch; what became of it when the answer was lost |
 //! | `cache` | what this replica wrote last |
 //! | `local` | a server of one's own, for tests and the lab |
@@ -32,6 +33,7 @@ mod changes;
 mod connect;
 mod facts;
 mod fault;
+mod gather;
 mod lane;
 mod leases;
 mod load;
@@ -76,6 +78,7 @@ use cache::Cache;
 use connect::{Lines, Target};
 use facts::{Facts, Needs};
 use fault::Trouble;
+use gather::Gather;
 use lane::{Job, Lane, Progress};
 use pool::Pool;
 use rows::PgRows;
@@ -85,12 +88,15 @@ use stats::Recorder;
 /// Settings of the engine; the defaults fit a replica with some hundred concurrent runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresOptions {
-    /// Connections that this replica opens at most; at least 2. Half of them write.
+    /// Connections that this replica opens at most; at least 2.
     pub connections_max: usize,
     /// Operations that may wait or be under way; further callers wait for a place.
     pub queue_max: usize,
     /// Operations in one statement.
     pub batch_max: usize,
+    /// How far apart the statements of a connection are while many threads are served: each carries
+    /// what came meanwhile.
+    pub gather: Duration,
     /// Threads of which the last write is kept in memory.
     pub cache_threads: usize,
     /// How long an operation is tried while the database is away.
@@ -113,6 +119,7 @@ impl Default for PostgresOptions {
             connections_max: 10,
             queue_max: 4096,
             batch_max: 128,
+            gather: Duration::from_millis(20),
             cache_threads: 20_000,
             patience: Duration::from_secs(15),
             start_patience: Duration::from_secs(30),
@@ -123,6 +130,10 @@ impl Default for PostgresOptions {
         }
     }
 }
+
+/// Connections that write. Few, so that one statement carries much: what it costs the database is
+/// mostly its own, not that of what it carries.
+const LANES_MAX: usize = 2;
 
 /// Connections that only answer reads by key.
 const READERS_MAX: usize = 2;
@@ -169,7 +180,7 @@ impl PostgresStore {
         let target = Target::parse(url)?;
         let env = env.part("store");
         let lines = Lines::new(env.clone(), target, options.connect_max, options.answer_max);
-        let n_lanes = (options.connections_max / 2).max(1);
+        let n_lanes = (options.connections_max / 2).clamp(1, LANES_MAX);
         let n_left = options.connections_max.saturating_sub(n_lanes).max(1);
         let n_readers = (n_left / 2).min(READERS_MAX);
         let has_beats = n_left - n_readers > 1;
@@ -233,6 +244,7 @@ impl PostgresStore {
             recorder: self.recorder.clone(),
             generator: self.generator.part(&format!("lane-{idx}")),
             batch_max: self.options.batch_max.max(1),
+            gather: Gather::new(self.options.gather),
             guards: self.options.guards,
             writer,
             n_batches: 0,
@@ -248,7 +260,7 @@ impl PostgresStore {
     fn start_reader(&mut self) {
         let (sender, queue) = mpsc::channel(self.options.queue_max.max(1));
         self.readers.push(sender);
-        let reader = readers::run(self.lines.clone(), queue);
+        let reader = readers::run(self.lines.clone(), Gather::new(self.options.gather / 2), queue);
         self.tasks.push(self.env.spawner.spawn("store-reader", Box::pin(reader)));
     }
 

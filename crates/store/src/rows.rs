@@ -6,7 +6,7 @@
 
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads};
+use evenkeel_core::port::store::{ApiKey, Effect, Held, ListRuns, ListThreads};
 use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error, Origin, Wall};
@@ -147,6 +147,8 @@ pub(crate) trait Rows {
     fn owners(&mut self) -> Rowed<Vec<ReplicaId>>;
     /// Runs of one owner in one state, oldest first.
     fn owned(&mut self, owner: ReplicaId, state: RunState, limit: u32) -> Rowed<Vec<u64>>;
+    /// Names of the runs of one owner, oldest first.
+    fn held(&mut self, owner: ReplicaId) -> Rowed<Vec<Held>>;
     /// Queued and waiting runs whose deadline is not after `now`, earliest first.
     fn overdue(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>>;
     fn list_runs(&mut self, list: &ListRuns) -> Rowed<Vec<RunRow>>;

@@ -498,6 +498,17 @@ pub struct RunRef {
     pub run: RunId,
 }
 
+/// A run that a replica owns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The run.
+    pub run: RunId,
+    /// Its thread.
+    pub thread: ThreadId,
+}
+
 /// Names one thread of a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadRef {
@@ -678,6 +689,8 @@ operations! {
     list_keys: ListKeys(()) -> Vec<ApiKey>;
     /// Removes an API key by its hash; says whether there was one.
     remove_key: RemoveKey(String) -> bool;
+    /// What a replica owns, in order of arrival; names alone, for it is asked again and again.
+    list_held: ListHeld(ReplicaId) -> Vec<Held>;
     /// Counts for gauges; may read every run that ever was, so it is for people and scrapes.
     counts: Counts(()) -> Counts;
     /// Counts the runs that wait for a model, by route: reads only what waits.

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::Mono;
 use evenkeel_core::id::{RunId, ThreadId};
-use evenkeel_core::port::store::{Claim, Expire, Fence, ListRuns, RunRef, ThreadRef, Wake};
-use evenkeel_core::run::{Run, RunState, WaitReason};
-use evenkeel_core::{Error, Mono};
+use evenkeel_core::port::store::{Claim, Expire, Fence, Held, ListRuns, RunRef, ThreadRef, Wake};
+use evenkeel_core::run::{RunState, WaitReason};
 
 use super::{Dispatch, hint_or};
 use crate::run::drive::Source;
@@ -22,8 +22,6 @@ const EVERY: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(5);
 /// Runs ended in one sweep.
 const EXPIRE_MAX: u32 = 256;
-/// Runs listed in one page.
-const PAGE: u32 = 256;
 
 /// When each seldom thing is due again.
 #[derive(Default)]
@@ -181,14 +179,15 @@ impl Dispatch {
     /// Finds runs that the store counts as ours and nobody drives: a claim whose reply was lost.
     /// Only a second sighting counts, because a fresh claim may still be on its way here.
     async fn find_undriven(&self) {
-        let Ok(ours) = self.list_ours().await else {
+        let held = self.host.parts.store.list_held(self.replica());
+        let Ok(ours) = self.host.answer(held).await else {
             self.state().look = true;
             return;
         };
         let (again, seen) = {
             let mut state = self.state();
-            let undriven = ours.iter().filter(|run| !state.locals.contains_key(&run.id));
-            let now: BTreeSet<RunId> = undriven.map(|run| run.id).collect();
+            let undriven = ours.iter().filter(|held| !state.locals.contains_key(&held.run));
+            let now: BTreeSet<RunId> = undriven.map(|held| held.run).collect();
             let again: BTreeSet<RunId> = now.intersection(&state.seen_undriven).copied().collect();
             state.seen_undriven.clone_from(&now);
             (again, now)
@@ -196,33 +195,15 @@ impl Dispatch {
         if !seen.is_empty() {
             self.state().look = true;
         }
-        for run in ours.into_iter().filter(|run| again.contains(&run.id)) {
-            self.drive_undriven(run).await;
-        }
-    }
-
-    async fn list_ours(&self) -> Result<Vec<Run>, Error> {
-        let me = self.replica();
-        let states = vec![RunState::Running, RunState::Cancelling];
-        let mut ours = Vec::new();
-        let mut offset = 0;
-        loop {
-            let request =
-                ListRuns { tenant: None, thread: None, states: states.clone(), limit: PAGE, offset };
-            let page = self.host.answer(self.host.parts.store.list_runs(request)).await?;
-            let n = u32::try_from(page.len()).unwrap_or(u32::MAX);
-            ours.extend(page.into_iter().filter(|run| run.owner == Some(me)));
-            if n < PAGE {
-                return Ok(ours);
-            }
-            offset += n;
+        for held in ours.into_iter().filter(|held| again.contains(&held.run)) {
+            self.drive_undriven(held).await;
         }
     }
 
     /// Puts the claim together from what is stored: nobody else can have it under this owner.
-    async fn drive_undriven(&self, run: Run) {
-        let thread = ThreadRef { tenant: run.tenant.clone(), thread: run.thread };
-        let newest = RunRef { tenant: run.tenant.clone(), run: run.id };
+    async fn drive_undriven(&self, held: Held) {
+        let thread = ThreadRef { tenant: held.tenant.clone(), thread: held.thread };
+        let newest = RunRef { tenant: held.tenant, run: held.run };
         let store = &self.host.parts.store;
         let Ok(Some(thread)) = self.host.answer(store.get_thread(thread)).await else { return };
         let Ok(Some(run)) = self.host.answer(store.get_run(newest)).await else { return };

@@ -512,7 +512,7 @@ impl TestStore {
 
     /// The operations of runs since the last look, without those of the loops.
     pub(crate) fn of_runs(&self) -> Vec<&'static str> {
-        let loops = ["heartbeat", "claim_ready", "steal", "expire", "count_parked", "list_runs", "wake"];
+        let loops = ["heartbeat", "claim_ready", "steal", "expire", "count_parked", "list_held", "wake"];
         let asked = std::mem::take(&mut *self.asked.lock().unwrap());
         asked.into_iter().filter(|name| !loops.contains(name)).collect()
     }

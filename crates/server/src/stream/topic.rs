@@ -49,11 +49,11 @@ pub(crate) struct Topic {
     look: Lock<Look>,
 }
 
-/// What was announced: the newest known sequence number, and how often anything was.
+/// What was announced: the newest known sequence number, and how often something that has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Announced {
     seq: u64,
-    times: u64,
+    touches: u64,
 }
 
 #[derive(Default)]
@@ -102,10 +102,13 @@ impl Topic {
         }
     }
 
+    /// Nobody is told what was told before.
     fn tell(&self, seq: u64) {
-        self.announced.send_modify(|now| {
+        self.announced.send_if_modified(|now| {
+            let is_news = seq == 0 || seq > now.seq;
             now.seq = now.seq.max(seq);
-            now.times += 1;
+            now.touches += u64::from(seq == 0);
+            is_news
         });
     }
 
@@ -150,7 +153,9 @@ impl Topic {
             window.end = after;
             window.seen = None;
         }
-        if window.seen == Some(announced) {
+        // What was announced may have been read before it was.
+        let has_news = |seen: Announced| seen.touches != announced.touches || announced.seq > window.end;
+        if window.seen.is_some_and(|seen| !has_news(seen)) {
             return Ok(Vec::new());
         }
         let events = self.page(after).await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_core::id::{ReplicaId, RunId};
-use evenkeel_core::port::store::{Admit, Claim, Heartbeat, Park, Steal, TurnCommitted, Wake, Written};
+use evenkeel_core::port::store::{Admit, Claim, Heartbeat, Held, Park, Steal, TurnCommitted, Wake, Written};
 use evenkeel_core::run::{Class, RunSpec, RunState, WaitReason};
 
 use super::Stage;
@@ -37,10 +37,13 @@ super::cases! {
 async fn a_parked_run_is_woken_where_it_stopped(stage: Stage) {
     let (thread, me) = (stage.new_thread(), stage.replica().await);
     let claim = stage.begin(thread, "hello", me).await;
+    let held = Held { tenant: claim.fence.tenant.clone(), run: claim.fence.run, thread };
+    assert_eq!(good(stage.store.list_held(me).await), [held]);
     assert_eq!(
         stage.park(&claim.fence, "main").await,
         Written::Done { seq_last: 3, cancelling: false, steered: false }
     );
+    assert_eq!(good(stage.store.list_held(me).await), []);
     let woken = stage.wake(me, "main", 9).await.remove(0);
     assert_eq!((woken.fence.epoch, woken.version, woken.run.attempt), (2, 0, 2));
     assert_eq!((woken.run.state, &woken.run.wait), (RunState::Running, &None));

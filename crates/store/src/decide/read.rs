@@ -35,6 +35,7 @@ pub(crate) fn is_read(op: &Op) -> bool {
             | Op::ListKeys(())
             | Op::Counts(())
             | Op::CountParked(())
+            | Op::ListHeld(_)
     )
 }
 
@@ -79,6 +80,7 @@ pub(crate) fn read(rows: &mut dyn Rows, op: &Op) -> Rowed<Reply> {
             parked: rows.n_parked_by_route()?,
             n_fenced: 0,
         }),
+        Op::ListHeld(owner) => Reply::ListHeld(rows.held(*owner)?),
         Op::CountParked(()) => Reply::CountParked(rows.n_parked_by_route()?),
         _ => return Err(Fault::Misused(format!("{} is not a read", op.name()))),
     })

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads, ThreadSort};
+use evenkeel_core::port::store::{ApiKey, Effect, Held, ListRuns, ListThreads, ThreadSort};
 use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use serde_json::Value;
@@ -306,6 +306,11 @@ impl Rows for MemoryRows {
     fn owned(&mut self, owner: ReplicaId, state: RunState, limit: u32) -> Rowed<Vec<u64>> {
         let rows = self.open().filter(|row| row.owner == Some(owner) && row.state == state);
         Ok(rows.take(at_most(limit)).map(|row| row.n).collect())
+    }
+
+    fn held(&mut self, owner: ReplicaId) -> Rowed<Vec<Held>> {
+        let rows = self.open().filter(|row| row.owner == Some(owner));
+        Ok(rows.map(|row| Held { tenant: row.tenant.clone(), run: row.id, thread: row.thread }).collect())
     }
 
     fn overdue(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>> {

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, RunId, TenantId, ThreadId};
+use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::Event;
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads};
+use evenkeel_core::port::store::{ApiKey, Effect, Held, ListRuns, ListThreads};
 use evenkeel_core::run::{Outcome, RunSpec, RunState};
 use evenkeel_core::thread::Thread;
 use serde_json::Value;
@@ -98,14 +98,18 @@ pub(super) struct Facts {
     pub(super) answers: Answers,
 }
 
+/// A page of a thread's log: its thread, the event behind which it begins, how many events at most.
+pub(super) type Page = (ThreadId, u64, u32);
+
 /// Answers to questions that are not rows by key.
 #[derive(Clone, Default)]
 pub(super) struct Answers {
     pub(super) runs: Option<(ListRuns, Vec<RunId>)>,
     pub(super) threads: Option<Vec<Thread>>,
     pub(super) n_threads: Option<u64>,
-    pub(super) events: Option<Vec<Event>>,
+    pub(super) events: HashMap<Page, Vec<Event>>,
     pub(super) effects: Option<Vec<Effect>>,
+    pub(super) held: Option<Vec<Held>>,
     pub(super) by_state: Option<Vec<(RunState, u64)>>,
     pub(super) by_route: Option<Vec<(String, u64)>>,
     pub(super) blobs: HashMap<BlobId, Option<Vec<u8>>>,
@@ -130,8 +134,9 @@ pub(super) enum Need {
     ListRuns(ListRuns),
     ListThreads(ListThreads),
     CountThreads(ListThreads),
-    Events(ThreadId, u64, u32),
+    Events(Page),
     ReadEffects(ThreadId, RunId),
+    Held(ReplicaId),
     ByState,
     ByRoute,
     Blob(BlobId),
@@ -172,13 +177,13 @@ pub(super) fn message_word(message: &MessageId) -> Word {
     word(message.as_str())
 }
 
-/// Needs without repetition, in the order in which they came up.
+/// Needs in the order in which they came up. One may stand there twice; it is loaded once.
 #[derive(Default)]
 pub(super) struct Needs(pub(super) Vec<Need>);
 
 impl Needs {
     pub(super) fn add(&mut self, need: Need) {
-        if !self.0.contains(&need) {
+        if self.0.last() != Some(&need) {
             self.0.push(need);
         }
     }

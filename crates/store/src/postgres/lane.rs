@@ -17,7 +17,7 @@ use evenkeel_core::id::{RunId, ThreadId};
 use evenkeel_core::port::store::{Op, Reply};
 use evenkeel_core::{Error, Generator};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -26,6 +26,7 @@ use super::changes::Footprint;
 use super::connect::Line;
 use super::facts::{Facts, Need, Needs, ThreadFact};
 use super::fault::Trouble;
+use super::gather::Gather;
 use super::rows::PgRows;
 use super::settle::{self, Fate};
 use super::statement::{Statement, get};
@@ -57,6 +58,14 @@ pub(super) struct Job {
     pub(super) _place: OwnedSemaphorePermit,
 }
 
+impl Job {
+    /// The thread that it is about.
+    fn thread(&self) -> Option<ThreadId> {
+        let candidate = || self.candidates.first().map(|(_, thread)| *thread);
+        prefetch::thread_of(&self.op).or_else(candidate)
+    }
+}
+
 /// How far a job has come.
 #[derive(Default)]
 pub(super) struct Progress {
@@ -85,6 +94,7 @@ pub(super) struct Lane {
     pub(super) recorder: Arc<Recorder>,
     pub(super) generator: Generator,
     pub(super) batch_max: usize,
+    pub(super) gather: Gather,
     pub(super) guards: Guards,
     /// Names this lane in the database; marks of its batches begin with it.
     pub(super) writer: Uuid,
@@ -120,11 +130,29 @@ impl Lane {
     pub(super) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
         let mut taken = Vec::new();
         while queue.recv_many(&mut taken, self.batch_max).await > 0 {
+            self.gather_more(&mut taken, &mut queue).await;
             for jobs in split(taken.drain(..)) {
                 self.batch(jobs).await;
             }
             self.store_fenced().await;
         }
+    }
+
+    /// Waits for more jobs, if that is worth it.
+    async fn gather_more(&mut self, taken: &mut Vec<Job>, queue: &mut mpsc::UnboundedReceiver<Job>) {
+        taken.iter().filter_map(Job::thread).for_each(|thread| self.gather.came(thread.0));
+        while taken.len() < self.batch_max
+            && let Some(until) = self.gather.until(Instant::now())
+        {
+            let n_before = taken.len();
+            let room = self.batch_max - n_before;
+            // A closed queue has nothing more; what was taken is carried out.
+            if !matches!(timeout_at(until, queue.recv_many(taken, room)).await, Ok(1..)) {
+                break;
+            }
+            taken.iter().skip(n_before).filter_map(Job::thread).for_each(|thread| self.gather.came(thread.0));
+        }
+        self.gather.goes(Instant::now());
     }
 
     /// Carries jobs out until each is answered.

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use evenkeel_core::Wall;
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{Effect, ListRuns};
+use evenkeel_core::port::store::{Effect, Held, ListRuns};
 use evenkeel_core::run::RunState;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::connect::Line;
-use super::facts::{Facts, KeyName, Marks, Need, Needs, RunFact, ThreadFact, Word};
+use super::facts::{Facts, KeyName, Marks, Need, Needs, Page, RunFact, ThreadFact, Word};
 use super::fault::Trouble;
 use super::statement::{Statement, blob_at, body_at, get, json_at, must, optional_uuid_at, uint_at};
 use super::threads;
@@ -27,10 +27,14 @@ use crate::rows::{Fault, Rowed};
 const RUN: &str = "r.place, r.hidden, r.row, s.body, sb.size, sb.packed, sb.bytes, \
                    r.outcome, ob.size, ob.packed, ob.bytes";
 
-/// Where they come from, behind `runs r`.
-const RUN_JOINS: &str = "LEFT JOIN evenkeel.run_specs s ON s.run = r.id \
-                         LEFT JOIN evenkeel.blobs sb ON sb.id = s.blob \
-                         LEFT JOIN evenkeel.blobs ob ON ob.id = r.outcome_blob";
+/// Where they come from, behind `runs r`: row by row, for a plan that reads whole tables would be
+/// chosen while they are small and not known to the planner.
+const RUN_JOINS: &str = "LEFT JOIN LATERAL (SELECT * FROM evenkeel.run_specs s WHERE s.run = r.id \
+                         OFFSET 0) s ON true \
+                         LEFT JOIN LATERAL (SELECT * FROM evenkeel.blobs b WHERE b.id = s.blob \
+                         OFFSET 0) sb ON true \
+                         LEFT JOIN LATERAL (SELECT * FROM evenkeel.blobs b WHERE b.id = r.outcome_blob \
+                         OFFSET 0) ob ON true";
 
 /// How many columns [`RUN`] has.
 const RUN_WIDTH: usize = 11;
@@ -44,6 +48,7 @@ enum Asked {
     Effects(Vec<RunId>),
     Keys(Vec<KeyName>),
     Messages(Vec<(ThreadId, Word)>),
+    Events(Vec<Page>),
     Other(Need),
 }
 
@@ -62,7 +67,7 @@ pub(super) async fn load(line: &mut Line, facts: &mut Facts, needs: Needs) -> Re
 fn sort(needs: Needs) -> Vec<Asked> {
     let (mut threads, mut open, mut runs) = (Vec::new(), Vec::new(), Vec::new());
     let (mut metadata, mut effects, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut messages, mut others) = (Vec::new(), Vec::new());
+    let (mut messages, mut pages, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for need in needs.0 {
         match need {
             Need::Thread(tenant, id) => {
@@ -76,33 +81,28 @@ fn sort(needs: Needs) -> Vec<Asked> {
             Need::Effects(id) => effects.push(id),
             Need::Key(name) => keys.push(name),
             Need::Message(thread, word) => messages.push((thread, word)),
+            Need::Events(page) => pages.push(page),
             other => others.push(Asked::Other(other)),
         }
     }
-    let mut asked = Vec::new();
-    if !threads.is_empty() {
-        asked.push(Asked::Threads(threads));
-    }
-    if !runs.is_empty() {
-        asked.push(Asked::Runs(runs));
-    }
-    if !open.is_empty() {
-        asked.push(Asked::Open(open));
-    }
-    if !metadata.is_empty() {
-        asked.push(Asked::Metadata(metadata));
-    }
-    if !effects.is_empty() {
-        asked.push(Asked::Effects(effects));
-    }
-    if !keys.is_empty() {
-        asked.push(Asked::Keys(keys));
-    }
-    if !messages.is_empty() {
-        asked.push(Asked::Messages(messages));
-    }
-    asked.extend(others);
-    asked
+    let by_key = [
+        once(threads, Asked::Threads),
+        once(runs, Asked::Runs),
+        once(open, Asked::Open),
+        once(metadata, Asked::Metadata),
+        once(effects, Asked::Effects),
+        once(keys, Asked::Keys),
+        once(messages, Asked::Messages),
+        once(pages, Asked::Events),
+    ];
+    by_key.into_iter().flatten().chain(others).collect()
+}
+
+/// Needs of one kind, each once.
+fn once<T: Ord>(mut needs: Vec<T>, of: impl Fn(Vec<T>) -> Asked) -> Option<Asked> {
+    needs.sort_unstable();
+    needs.dedup();
+    (!needs.is_empty()).then(|| of(needs))
 }
 
 fn statement(asked: &Asked) -> Statement {
@@ -116,8 +116,9 @@ fn statement(asked: &Asked) -> Statement {
         .with(uuids(ids.iter().map(|(_, id)| id.0)), Type::UUID_ARRAY)
         .with(texts(ids.iter().map(|(tenant, _)| tenant.as_str())), Type::TEXT_ARRAY),
         Asked::Open(ids) => Statement::new(format!(
-            "SELECT {RUN} FROM evenkeel.open_runs o JOIN evenkeel.runs r ON r.id = o.run {RUN_JOINS} \
-             WHERE o.thread = ANY($1)"
+            "SELECT {RUN} FROM unnest($1::uuid[]) q(thread) CROSS JOIN LATERAL \
+             (SELECT o.run FROM evenkeel.open_runs o WHERE o.thread = q.thread OFFSET 0) o CROSS JOIN LATERAL \
+             (SELECT * FROM evenkeel.runs r WHERE r.id = o.run OFFSET 0) r {RUN_JOINS}"
         ))
         .with(uuids(ids.iter().map(|id| id.0)), Type::UUID_ARRAY),
         Asked::Runs(ids) => {
@@ -158,6 +159,17 @@ fn statement(asked: &Asked) -> Statement {
         )
         .with(uuids(names.iter().map(|(thread, _)| thread.0)), Type::UUID_ARRAY)
         .with(names.iter().map(|(_, word)| word.clone()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
+        // Page by page: a plan for all pages together may read the whole log.
+        Asked::Events(pages) => Statement::new(
+            "SELECT q.ord, e.* FROM unnest($1::uuid[], $2::int8[], $3::int8[]) WITH ORDINALITY \
+             q(thread, after, n, ord) CROSS JOIN LATERAL (\
+             SELECT e.thread, e.seq, e.run, e.step, e.at, e.body, b.size, b.packed, b.bytes \
+             FROM evenkeel.events e LEFT JOIN LATERAL (SELECT * FROM evenkeel.blobs b WHERE b.id = e.blob \
+             OFFSET 0) b ON true WHERE e.thread = q.thread AND e.seq > q.after ORDER BY e.seq LIMIT q.n) e",
+        )
+        .with(uuids(pages.iter().map(|(thread, ..)| thread.0)), Type::UUID_ARRAY)
+        .with(pages.iter().map(|(_, after, _)| int(*after)).collect::<Vec<_>>(), Type::INT8_ARRAY)
+        .with(pages.iter().map(|(.., n)| i64::from(*n)).collect::<Vec<_>>(), Type::INT8_ARRAY),
         Asked::Other(need) => question(need),
     }
 }
@@ -168,14 +180,6 @@ fn question(need: &Need) -> Statement {
         Need::ListRuns(list) => list_runs(list),
         Need::ListThreads(list) => threads::list(list),
         Need::CountThreads(list) => threads::count(list),
-        Need::Events(thread, after, limit) => Statement::new(
-            "SELECT e.thread, e.seq, e.run, e.step, e.at, e.body, b.size, b.packed, b.bytes \
-             FROM evenkeel.events e LEFT JOIN evenkeel.blobs b ON b.id = e.blob \
-             WHERE e.thread = $1 AND e.seq > $2 ORDER BY e.seq LIMIT $3",
-        )
-        .with(thread.0, Type::UUID)
-        .with(int(*after), Type::INT8)
-        .with(i64::from(*limit), Type::INT8),
         Need::ReadEffects(thread, run) => Statement::new(
             "SELECT i.step, i.body, ib.size, ib.packed, ib.bytes, s.body, sb.size, sb.packed, sb.bytes \
              FROM evenkeel.effects f JOIN evenkeel.events i ON i.thread = $1 AND i.seq = f.intended \
@@ -185,6 +189,12 @@ fn question(need: &Need) -> Statement {
         )
         .with(thread.0, Type::UUID)
         .with(run.0, Type::UUID),
+        Need::Held(owner) => Statement::new(
+            "SELECT r.tenant, o.run, o.thread FROM evenkeel.open_runs o CROSS JOIN LATERAL \
+             (SELECT tenant FROM evenkeel.runs r WHERE r.id = o.run OFFSET 0) r \
+             WHERE o.owner = $1 ORDER BY o.n",
+        )
+        .with(owner.0, Type::UUID),
         Need::ByState => {
             Statement::new("SELECT state, count(*) FROM evenkeel.runs WHERE NOT hidden GROUP BY state")
         }
@@ -299,6 +309,14 @@ fn learn(facts: &mut Facts, asked: Asked, rows: &[Row]) -> Rowed<()> {
                 facts.messages.insert(name.clone(), optional_uuid_at(row, 1)?.map(RunId));
             }
         }
+        Asked::Events(pages) => {
+            let found = &mut facts.answers.events;
+            found.extend(pages.iter().map(|page| (*page, Vec::new())));
+            for row in rows {
+                let page = must(pages.get(place(row, 0)?), "what was asked")?;
+                found.entry(*page).or_default().push(event(row, 1)?);
+            }
+        }
         Asked::Other(need) => answer(facts, need, rows)?,
     }
     Ok(())
@@ -315,11 +333,15 @@ fn answer(facts: &mut Facts, need: Need, rows: &[Row]) -> Rowed<()> {
         }
         Need::ListThreads(list) => facts.answers.threads = Some(threads::listed(&list, rows)?),
         Need::CountThreads(list) => facts.answers.n_threads = Some(threads::counted(&list, rows)?),
-        Need::Events(..) => {
-            facts.answers.events = Some(rows.iter().map(event).collect::<Rowed<_>>()?);
-        }
         Need::ReadEffects(..) => {
             facts.answers.effects = Some(rows.iter().map(effect).collect::<Rowed<_>>()?);
+        }
+        Need::Held(_) => {
+            let held = |row: &Row| {
+                let tenant = TenantId(get(row, 0)?);
+                Ok(Held { tenant, run: RunId(get(row, 1)?), thread: ThreadId(get(row, 2)?) })
+            };
+            facts.answers.held = Some(rows.iter().map(held).collect::<Rowed<_>>()?);
         }
         Need::ByState => {
             let mut counts = Vec::with_capacity(rows.len());
@@ -389,14 +411,15 @@ fn learn_run(facts: &mut Facts, row: &Row) -> Rowed<Option<RunId>> {
     Ok(Some(id))
 }
 
-fn event(row: &Row) -> Rowed<Event> {
+/// An event whose columns begin at `idx`.
+fn event(row: &Row, idx: usize) -> Rowed<Event> {
     Ok(Event {
-        thread: ThreadId(get(row, 0)?),
-        seq: uint_at(row, 1)?,
-        run: RunId(get(row, 2)?),
-        step: u32::try_from(get::<i64>(row, 3)?).unwrap_or(u32::MAX),
-        at: Wall(uint_at(row, 4)?),
-        body: must(body_at(row, 5)?, "the body of an event")?,
+        thread: ThreadId(get(row, idx)?),
+        seq: uint_at(row, idx + 1)?,
+        run: RunId(get(row, idx + 2)?),
+        step: u32::try_from(get::<i64>(row, idx + 3)?).unwrap_or(u32::MAX),
+        at: Wall(uint_at(row, idx + 4)?),
+        body: must(body_at(row, idx + 5)?, "the body of an event")?,
     })
 }
 

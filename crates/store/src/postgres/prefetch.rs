@@ -92,7 +92,10 @@ pub(super) fn of_read(op: &Op, needs: &mut Needs) {
         Op::GetRun(of) | Op::ReadEffects(of) => needs.add(Need::Run(Some(of.tenant.clone()), of.run)),
         Op::ReadEvents(of) => {
             needs.add(Need::Row(of.tenant.clone(), of.thread));
-            needs.add(Need::Events(of.thread, of.after_seq, of.limit));
+            needs.add(Need::Events((of.thread, of.after_seq, of.limit)));
+        }
+        Op::ReadTails(threads) => {
+            threads.iter().for_each(|of| needs.add(Need::Row(of.tenant.clone(), of.thread)));
         }
         Op::ListRuns(list) => needs.add(Need::ListRuns(list.clone())),
         Op::ListThreads(list) => needs.add(Need::ListThreads(list.clone())),
@@ -101,6 +104,7 @@ pub(super) fn of_read(op: &Op, needs: &mut Needs) {
             needs.add(Need::ByState);
             needs.add(Need::ByRoute);
         }
+        Op::ListHeld(owner) => needs.add(Need::Held(*owner)),
         Op::CountParked(()) => needs.add(Need::ByRoute),
         Op::GetBlob(of) => needs.add(Need::Blob(of.blob.clone())),
         Op::FindKey(hash) => needs.add(Need::ApiKeys(Some(hash.clone()))),

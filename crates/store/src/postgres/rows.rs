@@ -10,7 +10,7 @@ use std::sync::Arc;
 use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::Event;
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads};
+use evenkeel_core::port::store::{ApiKey, Effect, Held, ListRuns, ListThreads};
 use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use serde_json::Value;
@@ -441,6 +441,11 @@ impl Rows for PgRows<'_> {
         self.still(limit, |row| row.owner == Some(owner) && row.state == state)
     }
 
+    fn held(&mut self, owner: ReplicaId) -> Rowed<Vec<Held>> {
+        let known = self.base.answers.held.clone();
+        known.map_or_else(|| self.need(Need::Held(owner)), Ok)
+    }
+
     fn overdue(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>> {
         self.still(limit, |row| {
             matches!(row.state, RunState::Queued | RunState::Waiting) && row.deadline <= now
@@ -495,8 +500,9 @@ impl Rows for PgRows<'_> {
 
     fn events(&mut self, thread_n: u64, after_seq: u64, limit: u32) -> Rowed<Vec<Event>> {
         let id = self.names.thread_id(thread_n)?;
-        let known = self.base.answers.events.clone();
-        known.map_or_else(|| self.need(Need::Events(id, after_seq, limit)), Ok)
+        let page = (id, after_seq, limit);
+        let known = self.base.answers.events.get(&page).cloned();
+        known.map_or_else(|| self.need(Need::Events(page)), Ok)
     }
 
     fn effect(&mut self, run_n: u64, effect: &EffectId) -> Rowed<EffectRow> {

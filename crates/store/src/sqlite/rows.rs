@@ -3,7 +3,7 @@
 use evenkeel_core::Wall;
 use evenkeel_core::id::{BlobId, EffectId, IdempotencyKey, MessageId, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::port::store::{ApiKey, Effect, ListRuns, ListThreads};
+use evenkeel_core::port::store::{ApiKey, Effect, Held, ListRuns, ListThreads};
 use evenkeel_core::run::{BusyPolicy, Outcome, RunSpec, RunState, WaitReason};
 use evenkeel_core::thread::Thread;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
@@ -382,6 +382,18 @@ impl Rows for SqliteRows<'_> {
             "SELECT n FROM runs WHERE owner = ?1 AND state = ?2 ORDER BY n LIMIT ?3",
             params![owner.0.as_bytes(), state.as_str(), limit],
         )
+    }
+
+    fn held(&mut self, owner: ReplicaId) -> Rowed<Vec<Held>> {
+        let sql = "SELECT r.tenant, r.id, t.id FROM runs r JOIN threads t ON t.n = r.thread \
+                   WHERE r.owner = ?1 ORDER BY r.n";
+        self.all(sql, params![owner.0.as_bytes()], |row| {
+            Ok(Held {
+                tenant: TenantId(row.get(0).map_err(faulty)?),
+                run: RunId(uuid_at(row, 1).map_err(faulty)?),
+                thread: ThreadId(uuid_at(row, 2).map_err(faulty)?),
+            })
+        })
     }
 
     fn overdue(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>> {

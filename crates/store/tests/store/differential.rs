@@ -342,6 +342,9 @@ impl Pair {
         self.apply(list(vec![RunState::Queued, RunState::Completed], 3, 1)).await;
         self.apply(Op::Counts(())).await;
         self.apply(Op::CountParked(())).await;
+        for replica in self.replicas.clone() {
+            self.apply(Op::ListHeld(replica)).await;
+        }
         for (sort, descending) in [(ThreadSort::CreatedAt, true), (ThreadSort::UpdatedAt, false)] {
             let threads = ListThreads {
                 tenant: tenant(false),
