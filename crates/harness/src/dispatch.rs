@@ -17,7 +17,8 @@
 //! # What holds
 //! - a run is driven by at most one task here, with the newest epoch seen;
 //! - nothing is claimed without a lease, while draining, or without a reserved slot;
-//! - a claim whose reply was lost is found again by the sweep and driven.
+//! - a claim whose reply was lost is found again by the sweep and driven, and one that was lost
+//!   without our hearing of it is stopped by the sweep within seconds.
 
 mod claims;
 mod heartbeat;
@@ -30,8 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use evenkeel_core::control::lease::Lease;
-use evenkeel_core::id::{ReplicaId, RunId};
-use evenkeel_core::port::store::{Claim, Peer, Release};
+use evenkeel_core::id::{ReplicaId, RunId, TenantId};
+use evenkeel_core::port::store::{Claim, Peer, Release, RunRef};
 use evenkeel_core::{Error, Wall};
 use evenkeel_env::slots::{Slot, SlotGauges};
 use evenkeel_env::{Env, Task};
@@ -89,6 +90,7 @@ struct State {
 }
 
 struct Local {
+    tenant: TenantId,
     epoch: u64,
     task: u64,
     signal: watch::Sender<Signal>,
@@ -370,8 +372,17 @@ impl State {
 
     fn register(&mut self, claim: &Claim, task: u64) -> watch::Receiver<Signal> {
         let (signal, signalled) = watch::channel(Signal { cancel: false, drain: self.draining });
-        self.locals.insert(claim.fence.run, Local { epoch: claim.fence.epoch, task, signal });
+        let (tenant, epoch) = (claim.fence.tenant.clone(), claim.fence.epoch);
+        self.locals.insert(claim.fence.run, Local { tenant, epoch, task, signal });
         signalled
+    }
+
+    /// What is driven here, each with the epoch of its claim.
+    fn driven(&self) -> Vec<(RunRef, u64)> {
+        let of = |(run, local): (&RunId, &Local)| {
+            (RunRef { tenant: local.tenant.clone(), run: *run }, local.epoch)
+        };
+        self.locals.iter().map(of).collect()
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Ends what waits past its deadline; fails interactive turns whose park is over; tries a parked
 //! run of each route now and then without a permit; keeps the router's number of parked runs in
-//! step with the store; finds claims of ours that nobody drives.
+//! step with the store; finds claims of ours that nobody drives, and stops what is driven here and
+//! is ours no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ impl Dispatch {
         if now >= dues.undriven || look {
             // A second look decides, and after a failure it must not be long in coming.
             dues.undriven = now.after(if look { EVERY } else { SELDOM });
-            self.find_undriven().await;
+            self.compare_claims().await;
         }
     }
 
@@ -176,14 +177,41 @@ impl Dispatch {
         }
     }
 
+    /// Compares what is driven here with what the store counts as ours.
+    async fn compare_claims(&self) {
+        // Before the list is read: what is claimed meanwhile may be missing in it.
+        let driven = self.state().driven();
+        let held = self.host.parts.store.list_held(self.replica());
+        match self.host.answer(held).await {
+            Ok(ours) => {
+                self.stop_overtaken(driven, &ours).await;
+                self.find_undriven(ours).await;
+            }
+            Err(_) => self.state().look = true,
+        }
+    }
+
+    /// Stops runs that ended or were taken over without a word to us: a forced cancel, a suspicion
+    /// that was wrong. Nothing that they write would count, but a call that hangs never writes, and
+    /// would cost its slot and its price until its own limit.
+    async fn stop_overtaken(&self, driven: Vec<(RunRef, u64)>, ours: &[Held]) {
+        let ours: BTreeSet<RunId> = ours.iter().map(|held| held.run).collect();
+        for (of, epoch) in driven.into_iter().filter(|(of, _)| !ours.contains(&of.run)) {
+            let run = of.run;
+            let Ok(stored) = self.host.answer(self.host.parts.store.get_run(of)).await else { continue };
+            let owner = stored.and_then(|run| run.owner);
+            let state = self.state();
+            let local = state.locals.get(&run).filter(|local| local.epoch == epoch);
+            if let Some(local) = local.filter(|_| owner != Some(state.replica)) {
+                tracing::info!(%run, ?owner, "stopping a run that is not ours any more");
+                local.signal.send_modify(|signal| signal.cancel = true);
+            }
+        }
+    }
+
     /// Finds runs that the store counts as ours and nobody drives: a claim whose reply was lost.
     /// Only a second sighting counts, because a fresh claim may still be on its way here.
-    async fn find_undriven(&self) {
-        let held = self.host.parts.store.list_held(self.replica());
-        let Ok(ours) = self.host.answer(held).await else {
-            self.state().look = true;
-            return;
-        };
+    async fn find_undriven(&self, ours: Vec<Held>) {
         let (again, seen) = {
             let mut state = self.state();
             let undriven = ours.iter().filter(|held| !state.locals.contains_key(&held.run));

@@ -11,6 +11,7 @@ mod lab;
 mod outage;
 mod peers;
 mod policies;
+mod recovery;
 mod replica;
 mod steps;
 mod trips;
