@@ -81,8 +81,9 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
         let slots = ComponentSlots::new(&config.limits);
         let exporter = Exporter::start(&env, &config)?;
 
-        let (engine, failure) = store::open(&env, &config).await?;
-        let (keeper, engine) = EngineKeeper::new(&env, engine, failure);
+        let opened = store::open(&env, &config).await?;
+        metrics.show_postgres(opened.postgres);
+        let (keeper, engine) = EngineKeeper::new(&env, opened.store, opened.failure);
         let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
         let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);
         let limited =

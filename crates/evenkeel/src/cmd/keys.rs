@@ -70,7 +70,7 @@ enum Action {
 /// Carries out the action.
 pub(crate) async fn run(env: &Env, args: Args) -> Done {
     let config = args.choice.load(&[])?;
-    let (engine, _) = store::open(env, &config).await?;
+    let engine = store::open(env, &config).await?.store;
     let store = StoreClient(engine);
     match args.action {
         Action::Create { name, tenant, calls_per_min, expires_days } => {

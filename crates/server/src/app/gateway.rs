@@ -23,11 +23,13 @@ use crate::telemetry::{Exporter, Metrics};
 
 /// Starts a gateway.
 pub(super) async fn start(env: Env, config: Config, listener: Box<dyn Listener>) -> Result<Running, Error> {
+    let metrics = Metrics::new();
     let (store, keeper) = match &config.server.store {
         StoreEngine::Sqlite | StoreEngine::Memory => (MemoryStore::new(&env) as Arc<dyn Store>, None),
         StoreEngine::Postgres(_) => {
-            let (engine, failure) = store::open(&env, &config).await?;
-            let (keeper, engine) = EngineKeeper::new(&env, engine, failure);
+            let opened = store::open(&env, &config).await?;
+            metrics.show_postgres(opened.postgres);
+            let (keeper, engine) = EngineKeeper::new(&env, opened.store, opened.failure);
             (engine, Some(keeper))
         }
     };
@@ -39,7 +41,7 @@ pub(super) async fn start(env: Env, config: Config, listener: Box<dyn Listener>)
         dispatch: Arc::new(NoRuns(ReplicaId::new(env.wall(), &env.generator))),
         routing: Arc::new(NoModels),
         slots: ComponentSlots::new(&config.limits),
-        metrics: Metrics::new(),
+        metrics,
         exporter: Exporter::off(),
     };
     tracing::info!(replicas = config.gateway.peers.len(), "gateway ready");

@@ -1,7 +1,7 @@
 //! The store: the engine of the configuration, and its limits in front: slots, latency metrics, and
 //! the journal's tap for traces.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use evenkeel_core::Error;
@@ -20,8 +20,21 @@ use tokio::time::Instant;
 use crate::config::{Config, StoreEngine};
 use crate::telemetry::{Exporter, Metrics};
 
-/// An engine, and what resolves if it can no longer be trusted.
-pub type Opened = (Arc<dyn Store>, BoxFuture<'static, Error>);
+/// An engine that was opened.
+pub struct Opened {
+    /// The engine.
+    pub store: Arc<dyn Store>,
+    /// Resolves if it can no longer be trusted.
+    pub failure: BoxFuture<'static, Error>,
+    /// The same engine where it is PostgreSQL, for its figures; this does not keep it open.
+    pub postgres: Option<Weak<PostgresStore>>,
+}
+
+impl Opened {
+    fn of(store: Arc<dyn Store>) -> Self {
+        Self { store, failure: Box::pin(std::future::pending()), postgres: None }
+    }
+}
 
 /// Opens the engine that the configuration names.
 ///
@@ -30,21 +43,20 @@ pub type Opened = (Arc<dyn Store>, BoxFuture<'static, Error>);
 #[must_use]
 pub fn open<'a>(env: &'a Env, config: &'a Config) -> BoxFuture<'a, Result<Opened, Error>> {
     Box::pin(async move {
-        let never: BoxFuture<'static, Error> = Box::pin(std::future::pending());
         let guards = if config.protect == Protect::None { Guards::PLAIN } else { Guards::ALL };
         match &config.server.store {
-            StoreEngine::Memory => Ok((MemoryStore::new(env) as Arc<dyn Store>, never)),
+            StoreEngine::Memory => Ok(Opened::of(MemoryStore::new(env))),
             StoreEngine::Sqlite => {
                 let options = SqliteOptions { guards, ..SqliteOptions::default() };
                 let store = SqliteStore::open(env, &config.server.data_dir, options)?;
-                let failure = store.poisoned();
-                Ok((store as Arc<dyn Store>, failure))
+                Ok(Opened { failure: store.poisoned(), ..Opened::of(store) })
             }
             StoreEngine::Postgres(url) => {
                 let url = url.resolve(&config.environment)?;
                 let connections_max = config.server.store_connections;
                 let options = PostgresOptions { guards, connections_max, ..PostgresOptions::default() };
-                Ok((PostgresStore::open(env, &url, options).await? as Arc<dyn Store>, never))
+                let store = PostgresStore::open(env, &url, options).await?;
+                Ok(Opened { postgres: Some(Arc::downgrade(&store)), ..Opened::of(store) })
             }
         }
     })

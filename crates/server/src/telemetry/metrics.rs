@@ -4,13 +4,14 @@
 //! moment of the scrape; only what nobody else counts (requests, store operations) is kept here.
 
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use evenkeel_core::port::store::Counts;
 use evenkeel_env::slots::SlotGauges;
 use evenkeel_harness::HarnessStats;
 use evenkeel_model::RouterSnapshot;
+use evenkeel_store::postgres::{PostgresStats, PostgresStore};
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -31,6 +32,8 @@ pub struct Metrics {
     request_seconds: Family<Labels, Histogram, fn() -> Histogram>,
     store_operations: Family<Labels, Counter>,
     store_seconds: Family<Labels, Histogram, fn() -> Histogram>,
+    /// Empty unless the store is PostgreSQL.
+    postgres: OnceLock<Weak<PostgresStore>>,
 }
 
 /// What is read at the moment of a scrape.
@@ -82,7 +85,16 @@ impl Metrics {
             store_operations.clone(),
         );
         registry.register("store_operation_seconds", "Time of a store operation", store_seconds.clone());
-        Arc::new(Self { registry, requests, request_seconds, store_operations, store_seconds })
+        let postgres = OnceLock::new();
+        Arc::new(Self { registry, requests, request_seconds, store_operations, store_seconds, postgres })
+    }
+
+    /// Shows the figures of this engine from now on, if there is one.
+    pub(crate) fn show_postgres(&self, engine: Option<Weak<PostgresStore>>) {
+        if let Some(engine) = engine {
+            // A process opens one engine, once.
+            let _ = self.postgres.set(engine);
+        }
     }
 
     /// Counts one answered request. `route` is the route's pattern, never the path itself.
@@ -111,6 +123,9 @@ impl Metrics {
         page.router(&reading.router);
         page.harness(&reading.harness);
         page.counts(reading.counts.as_ref());
+        if let Some(engine) = self.postgres.get().and_then(Weak::upgrade) {
+            page.postgres(&engine.stats());
+        }
         page.one("streams", "Clients that stream or wait", reading.n_streams as f64);
         page.one("draining", "Whether nothing new is admitted", f64::from(u8::from(reading.draining)));
         if let Some(gateway) = &reading.gateway {
@@ -246,7 +261,35 @@ impl Page {
         };
         let runs = counts.runs.iter().map(|(state, n)| (vec![("state", state.as_str())], *n as f64));
         self.family("runs", "gauge", "Stored runs by state", runs);
-        self.counter_of("store_fenced", "Writes refused because a later claim took over", counts.n_fenced);
+        self.counter_of(
+            "store_fenced",
+            "Writes refused because a later claim took over, of all processes over the store",
+            counts.n_fenced,
+        );
+    }
+
+    fn postgres(&mut self, stats: &PostgresStats) {
+        self.one(
+            "postgres_connections",
+            "Connections to the database that are open",
+            stats.connections as f64,
+        );
+        self.one(
+            "postgres_connections_limit",
+            "The most connections that this process opens",
+            stats.connections_max as f64,
+        );
+        let counters = [
+            ("postgres_batches", "Statements that made a batch of operations durable", stats.n_writes),
+            ("postgres_batched_operations", "Operations in these batches", stats.n_written),
+            ("postgres_loads", "Round trips that read rows for a batch", stats.n_loads),
+            ("postgres_redone", "Operations decided again because another process wrote", stats.n_redone),
+            ("postgres_lost_answers", "Batches whose answer was lost", stats.n_lost),
+            ("postgres_fenced", "Writes of this process that were refused", stats.n_fenced),
+        ];
+        for (name, help, value) in counters {
+            self.counter_of(name, help, value);
+        }
     }
 
     fn gateway(&mut self, gateway: &GatewayReading) {
