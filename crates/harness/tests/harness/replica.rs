@@ -1,14 +1,18 @@
 //! A replica among others: leases, zombies, draining.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evenkeel_core::id::ReplicaId;
 use evenkeel_core::port::store::{Heartbeat, Steal};
 use evenkeel_core::run::RunState;
+use evenkeel_core::{Mono, Wall};
+use evenkeel_env::Clock;
 use serde_json::json;
 
 use super::lab::{Bench, Setup, end_of, in_time};
-use super::world::Say;
+use super::world::{Say, TestModel};
 
 #[test]
 fn a_zombie_starts_no_tool_and_writes_nothing() {
@@ -29,6 +33,58 @@ fn a_zombie_starts_no_tool_and_writes_nothing() {
         assert!(bench.world.sent.lock().unwrap().is_empty());
         assert_eq!(zombie.harness.stats().n_fenced, 1);
         assert_eq!(zombie.harness.stats().n_running, 0);
+    });
+}
+
+/// The clock of a machine that is suspended: it stands still, and then goes on from there.
+struct Suspended {
+    real: Arc<dyn Clock>,
+    /// Where it stands; 0 while it goes.
+    at: AtomicU64,
+}
+
+impl Clock for Suspended {
+    fn wall(&self) -> Wall {
+        self.real.wall()
+    }
+
+    fn mono(&self) -> Mono {
+        match self.at.load(Ordering::SeqCst) {
+            0 => self.real.mono(),
+            at => Mono(at),
+        }
+    }
+}
+
+/// A machine that was suspended does not know it: by its own clock its lease holds. Only the store
+/// knows better, and refuses what it writes.
+#[test]
+fn a_replica_whose_clock_stood_still_writes_with_its_old_claim_and_is_refused() {
+    in_time(async {
+        let mut bench = Bench::new(45);
+        let clock = Arc::new(Suspended { real: bench.env.clock.clone(), at: AtomicU64::new(0) });
+        let real = std::mem::replace(&mut bench.env.clock, clock.clone());
+        let tune: fn(&mut TestModel) = |model| model.latency = Duration::from_secs(20);
+        let zombie = bench.start_with(Setup { tune, ..Setup::default() }, |_| Say::Text("by the zombie"));
+        bench.env.clock = real;
+        let thread = bench.new_thread();
+        let run = bench.admit(thread, bench.spec("chat", "go")).await;
+        bench.reaches(run, |run| run.state == RunState::Running).await;
+        clock.at.store(clock.real.mono().0.max(1), Ordering::SeqCst);
+        let heir = bench.start(|_| Say::Text("by the heir"));
+        assert_eq!(end_of(&bench.ended(run).await), "completed  by the heir");
+        assert!(zombie.harness.stats().lease_held, "it believes in its lease");
+        let n_fenced = || zombie.harness.stats().n_fenced;
+        assert_eq!((n_fenced(), bench.client().counts(()).await.unwrap().n_fenced), (0, 0));
+        while n_fenced() == 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(bench.client().counts(()).await.unwrap().n_fenced, 1, "its turn was written and refused");
+        let stats = zombie.harness.stats();
+        assert_eq!((stats.n_running, stats.n_self_fenced), (0, 0));
+        assert_eq!(heir.harness.stats().n_stolen, 1);
+        assert_eq!(bench.transcript(thread).await, "User: go\nAssistant: by the heir");
+        bench.assert_sound(thread).await;
     });
 }
 

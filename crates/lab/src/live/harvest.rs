@@ -143,7 +143,8 @@ async fn idle(run: &Run) {
                 run.recorder.add(|_| Entry::Idle { component: format!("{component} of {name}"), in_use });
             }
         }
-        fenced += sample.fenced;
+        // One number of the whole store, which each replica shows.
+        fenced = sample.fenced.max(fenced);
     }
     run.recorder.add(|_| Entry::Fenced { n: fenced });
 }

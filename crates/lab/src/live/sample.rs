@@ -38,7 +38,8 @@ pub(crate) struct Sample {
     pub(crate) slots: BTreeMap<String, f64>,
     /// Callers that wait, by component.
     pub(crate) waiting: BTreeMap<String, f64>,
-    /// Writes that the store refused by fencing.
+    /// Writes that the store refused by fencing. It is one number of the whole store, which every
+    /// replica shows; the largest is the newest.
     pub(crate) fenced: u64,
     /// Each replica.
     pub(crate) replicas: BTreeMap<String, Look>,
@@ -128,7 +129,7 @@ impl Sample {
         for (component, n) in &one.waiting {
             *self.waiting.entry(component.clone()).or_default() += n;
         }
-        self.fenced += one.fenced;
+        self.fenced = self.fenced.max(one.fenced);
         let look = one.replicas.get(ITSELF).copied().unwrap_or_default();
         self.replicas.insert(name.to_owned(), Look { answers, ..look });
     }
@@ -149,7 +150,7 @@ impl Sample {
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((name, value)) = line.rsplit_once(' ') else { continue };
             if name.starts_with("evenkeel_store_fenced") {
-                self.fenced += value.parse::<f64>().unwrap_or_default() as u64;
+                self.fenced = value.parse::<f64>().unwrap_or_default() as u64;
             }
             self.add_look(name, value);
             let component = name.split_once("component=\"").and_then(|(_, rest)| rest.split_once('"'));
@@ -177,3 +178,6 @@ impl Sample {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use evenkeel_core::Error;
 use evenkeel_core::port::BoxFuture;
-use evenkeel_core::port::store::{Op, Reply, RunRef, Store, StoreClient};
-use evenkeel_core::run::RunState;
+use evenkeel_core::port::store::{
+    CommitStep, CommitTurn, Op, Reply, RunRef, Steal, Store, StoreClient, TurnCommitted, Written,
+};
+use evenkeel_core::run::{Outcome, RunState};
 use evenkeel_env::Env;
+use evenkeel_server::app::Dispatch as _;
 use evenkeel_server::{Config, Overrides};
 use evenkeel_store::memory::MemoryStore;
 use http::Method;
@@ -17,7 +20,7 @@ use serde_json::json;
 use crate::world::{Sse, World, chat, outline};
 
 /// A store that counts its operations.
-struct Counted {
+pub(crate) struct Counted {
     inner: Arc<dyn Store>,
     counts: Mutex<BTreeMap<&'static str, u64>>,
 }
@@ -36,7 +39,7 @@ impl Counted {
 }
 
 /// Two processes over one store; operations of the second are counted.
-async fn two() -> (World, World, Arc<Counted>) {
+pub(crate) async fn two() -> (World, World, Arc<Counted>) {
     let overrides = Overrides::default().with("server.listen", "127.0.0.1:0").with("server.store", "memory");
     let config = Config::parse("test.toml", "server.heartbeat = \"200ms\"", &overrides).unwrap();
     let (env, other) = (Env::seeded(7), Env::seeded(8));
@@ -128,4 +131,33 @@ async fn a_process_that_stops_does_not_cancel_the_runs_of_its_clients() {
     assert!(rest.iter().all(|line| !line.ends_with("end")), "the client resumes elsewhere: {rest:?}");
     let run = world.store.get_run(RunRef { tenant, run }).await.unwrap().unwrap();
     assert_eq!(run.state, RunState::Running);
+}
+
+/// A process that was taken over goes on as if nothing had happened: what it writes is refused, and
+/// every process over the store tells the same number of it.
+#[tokio::test]
+async fn what_a_zombie_writes_is_refused_and_every_process_counts_it_once() {
+    let (zombie, heir, _) = two().await;
+    let thread = zombie.thread().await;
+    zombie.run(&thread, "hi").await;
+    let old = zombie.player().await;
+    old.tool_step(1, "before").await;
+    let steal = Steal { me: heir.dispatch.replica(), dead: vec![zombie.dispatch.replica()], limit: 1 };
+    let claim = heir.store.steal(steal).await.unwrap().pop().expect("it is taken over");
+    let (fence, version) = (old.claim.fence.clone(), old.claim.version);
+    let events = Vec::new();
+    let step = CommitStep { fence: fence.clone(), seq_base: claim.seq_last, events };
+    assert_eq!(zombie.store.commit_step(step).await.unwrap(), Written::Fenced);
+    let text = "by the zombie".to_owned();
+    let outcome = Outcome { state: RunState::Completed, reason: None, error: None, text, diff: None };
+    let turn = CommitTurn { fence, version, events: Vec::new(), outcome, take_next: true };
+    assert_eq!(zombie.store.commit_turn(turn).await.unwrap(), TurnCommitted::Fenced);
+    heir.play(claim).finish(2, "by the heir").await;
+    for process in [&zombie, &heir] {
+        let metrics = String::from_utf8(process.get("/metrics").await.body.to_vec()).unwrap();
+        assert!(metrics.contains("\nevenkeel_store_fenced_total 2\n"), "{metrics}");
+        assert_eq!(process.get("/v1/stats").await.json()["n_fenced"], 2);
+        let state = process.get(&format!("/threads/{thread}/state")).await.json();
+        assert_eq!(state["values"]["result"], "by the heir");
+    }
 }
