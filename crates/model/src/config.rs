@@ -106,6 +106,9 @@ pub struct DeploymentConfig {
     /// Whether the model thinks long before its first content (limits are four times as long).
     #[serde(default)]
     pub reasoning: bool,
+    /// Whether it gets nothing, from the start on, until an operator enables it.
+    #[serde(default)]
+    pub drained: bool,
     /// USD per million tokens.
     #[serde(default)]
     pub price: Option<Price>,

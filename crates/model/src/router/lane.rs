@@ -160,7 +160,7 @@ impl Lane {
             throttled_until: None,
             n_throttled: 0,
             disabled: None,
-            drained: false,
+            drained: lane.drained,
             flights: BTreeMap::new(),
             n_reserved: 0,
             prober: None,

@@ -34,6 +34,8 @@ pub struct LanePlan {
     pub context_tokens: u64,
     /// Whether the model thinks long before its first content.
     pub reasoning: bool,
+    /// Whether it gets nothing until it is enabled.
+    pub drained: bool,
     /// What it costs.
     pub price: Option<Price>,
     /// Further texts that mean "context too long".
@@ -161,6 +163,7 @@ fn lanes_of(
         limits: deployment.limits,
         context_tokens: deployment.context_tokens,
         reasoning: deployment.reasoning,
+        drained: deployment.drained,
         price: deployment.price,
         context_too_long: provider.context_too_long.clone(),
         target: Target {

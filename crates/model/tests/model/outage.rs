@@ -625,6 +625,21 @@ fn drained_deployments_get_nothing_until_enabled() {
     world.durations();
 }
 
+/// What the configuration has drained stays so over every start; an operator can still enable it.
+#[test]
+fn a_deployment_drained_by_the_configuration_starts_drained() {
+    let mut config = single();
+    config.deployments.values_mut().for_each(|deployment| deployment.drained = true);
+    let mut world = World::new(&config, 1, |_, _, _| Behaviour::Answers(250, 600));
+    world.run_at(10, 1);
+    world.event_at(10_000, Event::Operate(0, Operation::Enable));
+    world.until(9_999);
+    assert!(world.snapshot().deployments["acme-large"].drained);
+    world.until(30_000);
+    assert_eq!(world.n_calls(0, 0, 10_000), 0);
+    world.durations();
+}
+
 #[test]
 fn without_protection_most_tasks_are_lost() {
     let mut plain = single();
