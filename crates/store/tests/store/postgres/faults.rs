@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use evenkeel_core::Code;
 use evenkeel_core::port::store::{
     Admit, Admitted, CreateThread, Deleted, StoreClient, ThreadRef, TurnCommitted,
 };
+use evenkeel_core::{Code, Retry};
 use evenkeel_env::Env;
 use evenkeel_store::conformance::{Stage, world};
 use evenkeel_store::postgres::local::{LocalOptions, LocalPostgres, Stop};
@@ -185,6 +185,52 @@ async fn a_store_opens_no_more_connections_than_it_may_and_waits_when_the_server
     };
     let (created, ()) = futures_util::future::join(late.store.create_thread(create), make_room).await;
     assert!(created.is_ok(), "{created:?}");
+}
+
+/// The database has no connection left, for a start or for a store that lost its own: both say so,
+/// and both go on when there is room.
+#[tokio::test]
+async fn a_database_without_a_free_connection_is_named_at_start_and_later() {
+    let (env, database) = (Env::real(), Database::new().await);
+    let guest = format!("guest_{}", database.name);
+    database.sql(&format!("CREATE ROLE {guest} LOGIN PASSWORD 'guest' CONNECTION LIMIT 0")).await;
+    database.sql(&format!("GRANT CREATE ON DATABASE {} TO {guest}", database.name)).await;
+    let login = format!("{}:{}", database.server.role(), database.server.password());
+    let url = database.url().replace(&login, &format!("{guest}:guest"));
+    let patience = Duration::from_millis(300);
+    let options = PostgresOptions { patience, start_patience: patience, ..by_hand() };
+    let no_room = |error: evenkeel_core::Error| {
+        assert_eq!(error.code, Code::StoreUnavailable, "{error}");
+        assert!(error.to_string().contains("too many connections"), "{error}");
+        assert!(matches!(error.retry, Retry::AfterMs(_)), "{error}");
+    };
+    no_room(PostgresStore::open(&env, &url, options.clone()).await.err().expect("there is no room"));
+    let allow = async |n: i32| database.sql(&format!("ALTER ROLE {guest} CONNECTION LIMIT {n}")).await;
+    allow(-1).await;
+    let (stage, _store) = stage_at(&url, options).await;
+    let thread = stage.new_thread();
+    stage.enqueue(thread, "before").await;
+    allow(0).await;
+    let end =
+        format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = '{guest}'");
+    database.sql(&end).await;
+    let of = ThreadRef { tenant: stage.tenant.clone(), thread };
+    // The first answers may tell of the connections that were ended.
+    let named = loop {
+        let error = stage.store.get_thread(of.clone()).await.unwrap_err();
+        if error.to_string().contains("too many connections") {
+            break error;
+        }
+        assert_eq!(error.code, Code::StoreUnavailable, "{error}");
+    };
+    no_room(named);
+    let refused = stage.store.admit(stage.ask(thread, "during")).await.unwrap_err();
+    assert_eq!(refused.code, Code::StoreUnavailable, "{refused}");
+    no_room(stage.store.admit(stage.ask(thread, "again")).await.unwrap_err());
+    allow(-1).await;
+    stage.enqueue(thread, "after").await;
+    assert_eq!(stage.thread(thread).await.n_waiting, 1, "what was refused is not there");
+    stage.check_thread(thread).await;
 }
 
 #[tokio::test]

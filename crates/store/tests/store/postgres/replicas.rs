@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_core::id::{IdempotencyKey, ReplicaId};
 use evenkeel_core::port::store::{
-    Admit, Admitted, ClaimReady, CommitTurn, Heartbeat, Steal, StoreClient, TurnCommitted,
+    Admit, Admitted, ClaimReady, CommitTurn, Heartbeat, Steal, StoreClient, TurnCommitted, UpdateThread,
 };
 use evenkeel_core::run::RunState;
 use evenkeel_env::Env;
@@ -42,6 +42,27 @@ async fn a_thousand_claims_by_two_replicas_never_overlap() {
     let epochs =
         database.sql("SELECT count(*) FROM evenkeel.threads WHERE row::jsonb ->> 'epoch' <> '1'").await;
     assert_eq!(epochs, "0", "no thread was claimed twice");
+}
+
+/// Changes by two replicas in one moment are all there, whoever wrote first.
+#[tokio::test]
+async fn a_hundred_changes_at_once_by_two_replicas_are_all_there() {
+    let database = Database::new().await;
+    let stages = two(&database).await;
+    let thread = stages[0].new_thread();
+    stages[0].enqueue(thread, "hello").await;
+    let changes = (0..100).map(|n| {
+        let stage = &stages[n % 2];
+        let metadata = serde_json::json!({ format!("call {n}"): n });
+        let tenant = stage.tenant.clone();
+        stage.store.update_thread(UpdateThread { tenant, thread, metadata, busy_policy: None })
+    });
+    for changed in join_all(changes).await {
+        changed.unwrap().expect("the thread is there");
+    }
+    let stored = stages[0].thread(thread).await.metadata;
+    assert_eq!(stored.as_object().unwrap().len(), 100, "{stored}");
+    stages[1].check_thread(thread).await;
 }
 
 /// Claims until nothing is left for anybody.

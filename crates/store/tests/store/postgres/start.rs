@@ -8,6 +8,7 @@ use evenkeel_env::Env;
 use evenkeel_store::postgres::local::{LocalOptions, LocalPostgres, Stop};
 use evenkeel_store::postgres::{PostgresOptions, PostgresStore};
 
+use super::wire::Wire;
 use super::{Database, shared_server};
 
 fn hasty() -> PostgresOptions {
@@ -46,6 +47,29 @@ async fn each_mistake_has_its_code_and_keeps_the_password() {
         assert_eq!(code, expected, "{url}: {text}");
         assert!(!text.contains(server.password()) && !text.contains(secret), "{text}");
     }
+}
+
+/// A server of version 12, as far as the wire tells.
+#[tokio::test]
+async fn a_server_that_is_too_old_is_named_and_nothing_is_written() {
+    let database = Database::new().await;
+    let number: i32 = database.sql("SHOW server_version_num").await.parse().unwrap();
+    let name = database.sql("SHOW server_version").await;
+    let major = (number / 10_000).to_string();
+    let old_name = name.replacen(&major, "12", 1);
+    let forgeries = vec![
+        (number.to_be_bytes().to_vec(), 120_022_i32.to_be_bytes().to_vec()),
+        (name.into_bytes(), old_name.clone().into_bytes()),
+    ];
+    let wire = Wire::forging(&Env::real(), database.server.port(), forgeries).await;
+    let (code, text) = refusal(&database.server.url_at(wire.port, &database.name)).await;
+    assert_eq!(code, Code::StoreTooOld, "{text}");
+    assert!(text.contains(&format!("is PostgreSQL {old_name}; Evenkeel needs 13 or newer")), "{text}");
+    assert!(text.contains(&database.name) && !text.contains(database.server.password()), "{text}");
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'evenkeel'";
+    assert_eq!(database.sql(schemas).await, "0", "nothing was made in it");
+    // The same server without the lie is used.
+    PostgresStore::open(&Env::real(), &database.url(), hasty()).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A proxy in front of the database that can lose what passes.
+//! A proxy in front of the database that can lose what passes, or change what the server says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,6 +15,9 @@ pub(crate) enum Lose {
     Answer = 2,
 }
 
+/// Words of the server, and what arrives in their place: as long as they are.
+pub(crate) type Forgery = (Vec<u8>, Vec<u8>);
+
 /// The proxy; it ends when this is dropped.
 pub(crate) struct Wire {
     pub(crate) port: u16,
@@ -24,6 +27,12 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) async fn start(env: &Env, to: u16) -> Self {
+        Self::forging(env, to, Vec::new()).await
+    }
+
+    /// A proxy that changes these words of the server.
+    pub(crate) async fn forging(env: &Env, to: u16, forgeries: Vec<Forgery>) -> Self {
+        let forgeries = Arc::new(forgeries);
         let mut listener = env.net.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let port = listener.local_address().unwrap().port();
         let lose = Arc::new(AtomicU8::new(0));
@@ -33,7 +42,9 @@ impl Wire {
             Box::pin(async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let Ok(server) = world.net.connect("127.0.0.1".to_owned(), to).await else { continue };
-                    world.spawner.spawn("wire pair", Box::pin(pair(client, server, loses.clone())));
+                    world
+                        .spawner
+                        .spawn("wire pair", Box::pin(pair(client, server, loses.clone(), forgeries.clone())));
                 }
             }),
         );
@@ -57,13 +68,18 @@ impl Drop for Wire {
     }
 }
 
-async fn pair(client: Box<dyn Stream>, server: Box<dyn Stream>, lose: Arc<AtomicU8>) {
+async fn pair(
+    client: Box<dyn Stream>,
+    server: Box<dyn Stream>,
+    lose: Arc<AtomicU8>,
+    forgeries: Arc<Vec<Forgery>>,
+) {
     let (mut from_client, mut to_client) = split(client);
     let (mut from_server, mut to_server) = split(server);
     let armed = AtomicU8::new(0);
     tokio::select! {
         () = statements(&mut from_client, &mut to_server, &lose, &armed) => {}
-        () = answers(&mut from_server, &mut to_client, &armed) => {}
+        () = answers(&mut from_server, &mut to_client, &armed, &forgeries) => {}
     }
 }
 
@@ -96,10 +112,16 @@ async fn answers(
     from: &mut ReadHalf<Box<dyn Stream>>,
     to: &mut WriteHalf<Box<dyn Stream>>,
     armed: &AtomicU8,
+    forgeries: &[Forgery],
 ) {
     let mut bytes = vec![0; 1 << 16];
     loop {
         let n = from.read(&mut bytes).await.unwrap_or(0);
+        for (said, forged) in forgeries {
+            while let Some(at) = bytes[..n].windows(said.len()).position(|part| part == said) {
+                bytes[at..at + said.len()].copy_from_slice(forged);
+            }
+        }
         let is_lost = armed.load(Ordering::SeqCst) == 1;
         if n == 0 || is_lost || to.write_all(&bytes[..n]).await.is_err() {
             return;
