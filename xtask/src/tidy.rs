@@ -4,13 +4,14 @@
 //! - every module opens with `//!` (a sibling `tests.rs` is its parent's);
 //! - every error code has a page, every page has a code, and each page says what happened, why,
 //!   and what to do;
+//! - every test that `docs/guide/field-reports.md` names is there;
 //! - every scenario file is TOML whose name is its file's, and the promised ones are there;
 //! - no path of the machine on which somebody worked.
 //!
 //! That the configuration keys and their guide match, and that scenarios hold only known keys, are
 //! tests of the crates that own those types.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +72,7 @@ pub(crate) fn examine(root: &Path) -> Vec<String> {
     problems.extend(arrows(root));
     problems.extend(module_docs(root));
     problems.extend(error_pages(root));
+    problems.extend(field_reports(root));
     problems.extend(scenarios(root));
     problems.extend(machine_paths(root));
     problems
@@ -181,6 +183,29 @@ fn error_pages(root: &Path) -> Vec<String> {
         let code = page.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if !known.contains(code.as_str()) {
             problems.push(format!("{} is a page without a code", shown(root, &page)));
+        }
+    }
+    problems
+}
+
+/// A row names tests between backquotes, behind the crate that has them.
+fn field_reports(root: &Path) -> Vec<String> {
+    let page = root.join("docs/guide/field-reports.md");
+    let mut problems = Vec::new();
+    let mut sources: BTreeMap<String, String> = BTreeMap::new();
+    for row in read(&page).lines().filter(|line| line.starts_with("| ") && line.contains('`')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let (id, held_by) = (cells.first().unwrap_or(&""), cells.last().unwrap_or(&""));
+        for of_crate in held_by.split(';').map(str::trim) {
+            let (name, tests) = of_crate.split_once(' ').unwrap_or((of_crate, ""));
+            let source = sources.entry(name.to_owned()).or_insert_with(|| {
+                files(&root.join("crates").join(name), &[".rs"]).iter().map(|path| read(path)).collect()
+            });
+            for test in tests.split('`').skip(1).step_by(2) {
+                if !source.contains(&format!("fn {test}(")) {
+                    problems.push(format!("{}: {id}: crates/{name} has no test {test}", shown(root, &page)));
+                }
+            }
         }
     }
     problems

@@ -34,6 +34,7 @@ fn each_planted_problem_is_found() {
     write("crates/core/Cargo.toml", "");
     write("docs/errors/with-page.md", "# with-page\n\nT.\n\n## What happened\n\n## What to do\n");
     write("docs/errors/nobody.md", "# nobody\n");
+    write("docs/guide/field-reports.md", "| T01 | lost | harness `undocumented`, `gone`; core `nowhere` |\n");
     write("scenarios/system1-peak.toml", "name = \"other\"\n");
     write("scenarios/broken.toml", "name = \n");
     write("README.md", &format!("see {}/x\n", root.display()));
@@ -46,6 +47,8 @@ fn each_planted_problem_is_found() {
         "docs/errors/without-page.md is missing",
         "docs/errors/with-page.md has no `## Why`",
         "docs/errors/nobody.md is a page without a code",
+        "docs/guide/field-reports.md: T01: crates/harness has no test gone",
+        "docs/guide/field-reports.md: T01: crates/core has no test nowhere",
         "scenarios/system1-peak.toml must have `name = \"system1-peak\"`",
         "scenarios/broken.toml is not TOML",
         "scenarios/system1-long.toml is missing",
@@ -53,5 +56,5 @@ fn each_planted_problem_is_found() {
     ] {
         assert!(problems.contains(part), "not found: {part}\n{problems}");
     }
-    assert!(!problems.contains("evenkeel-store"), "{problems}");
+    assert!(!problems.contains("evenkeel-store") && !problems.contains("test undocumented"), "{problems}");
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::message::{Message, Role};
 use evenkeel_core::port::model::ModelRequest;
-use evenkeel_core::port::store::UpdateThread;
+use evenkeel_core::port::store::{Admit, UpdateThread};
 use evenkeel_core::run::{BusyPolicy, EndReason, RunState};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::lab::{Bench, Setup, TENANT, end_of, in_time};
+use super::lab::{Bench, Setup, TENANT, end_of, in_time, is_waiting};
 use super::world::{Say, TestModel};
 
 fn asked(request: &ModelRequest) -> String {
@@ -215,5 +215,135 @@ fn a_draining_replica_claims_nothing_while_its_successor_does() {
             assert_eq!(end_of(&bench.ended(run).await), "completed  new");
         }
         assert_eq!(old.model.n_calls(), 0);
+    });
+}
+
+/// A turn of the system and one of a user that fall on the same moment are two turns, one after the
+/// other, and each has its own answer.
+#[test]
+fn a_turn_of_the_system_and_one_of_a_user_do_not_mix() {
+    in_time(async {
+        let bench = Bench::new(89);
+        let process = bench.start(|request| Say::Text(format!("to {}", asked(request)).leak()));
+        let thread = bench.new_thread();
+        let request = bench.request(thread, bench.spec("chat", "remind me"));
+        let (system, due) = (request.run, Duration::from_secs(1));
+        bench.client().admit(Admit { delay_ms: 1_000, ..request }).await.unwrap();
+        sleep(due).await;
+        let user = bench.send(thread, "chat", "hello", BusyPolicy::Enqueue).await;
+        process.harness.nudge();
+        assert_eq!(end_of(&bench.ended(system).await), "completed  to remind me");
+        assert_eq!(end_of(&bench.ended(user).await), "completed  to hello");
+        let expected = "User: remind me\nAssistant: to remind me\nUser: hello\nAssistant: to hello";
+        assert_eq!(bench.transcript(thread).await, expected);
+        let mut runs: Vec<_> = bench.events(thread).await.iter().map(|event| event.run).collect();
+        runs.dedup();
+        assert_eq!(runs, [system, user], "no event of one stands among those of the other");
+    });
+}
+
+fn with_slots(n_slots: usize) -> Setup {
+    Setup { n_slots, ..Setup::default() }
+}
+
+/// A thread is not bound to the worker that served it: while that one is busy another takes the next
+/// turn, and the first one the turn after that.
+#[test]
+fn any_worker_serves_any_turn() {
+    in_time(async {
+        let bench = Bench::new(90);
+        let answer = |name: &'static str| {
+            move |request: &ModelRequest| match asked(request).as_str() {
+                "hang" => Say::Hang,
+                _ => Say::Text(name),
+            }
+        };
+        let thread = bench.new_thread();
+        let one = bench.start_with(with_slots(1), answer("one"));
+        let first = bench.send(thread, "chat", "first", BusyPolicy::Enqueue).await;
+        assert_eq!(end_of(&bench.ended(first).await), "completed  one");
+        let hung = bench.send(bench.new_thread(), "chat", "hang", BusyPolicy::Enqueue).await;
+        bench.reaches(hung, |run| run.state == RunState::Running).await;
+        let other = bench.start_with(with_slots(1), answer("other"));
+        let second = bench.send(thread, "chat", "second", BusyPolicy::Enqueue).await;
+        assert_eq!(end_of(&bench.ended(second).await), "completed  other");
+        other.harness.drain().await;
+        bench.cancel(hung).await;
+        one.harness.cancel(hung);
+        let third = bench.send(thread, "chat", "third", BusyPolicy::Enqueue).await;
+        assert_eq!(end_of(&bench.ended(third).await), "completed  one");
+        bench.assert_sound(thread).await;
+    });
+}
+
+/// Whatever the holder of a thread was doing when it died, the next message is answered soon.
+#[test]
+fn a_dead_holder_blocks_nobody_whatever_it_was_doing() {
+    for doing in ["nothing", "a call", "a tool", "stopping"] {
+        in_time(async {
+            let bench = Bench::new(91);
+            let thread = bench.new_thread();
+            let dying = bench.start(move |_| match doing {
+                "nothing" => Say::Text("done"),
+                "a tool" => Say::Calls(vec![("hang", json!({}))]),
+                _ => Say::Hang,
+            });
+            let run = bench.send(thread, "coder", "go", BusyPolicy::Enqueue).await;
+            if doing == "nothing" {
+                bench.ended(run).await;
+            } else {
+                bench.reaches(run, |run| run.state == RunState::Running).await;
+                sleep(Duration::from_millis(500)).await;
+            }
+            if doing == "stopping" {
+                bench.cancel(run).await;
+            }
+            drop(dying);
+            let other = bench.start(|_| Say::Text("done"));
+            let begun = bench.env.wall();
+            let next = bench.send(thread, "coder", "next", BusyPolicy::Enqueue).await;
+            other.harness.nudge();
+            assert_eq!(end_of(&bench.ended(next).await), "completed  done", "{doing}");
+            let waited = bench.env.wall().since(begun);
+            assert!(waited < Duration::from_secs(6), "{doing}: {waited:?}");
+            assert!(bench.run(run).await.state.is_terminal(), "{doing}");
+            bench.assert_sound(thread).await;
+        });
+    }
+}
+
+/// While a run waits in the middle of its task, nothing of the next message happens on its thread.
+#[test]
+fn the_next_turn_waits_also_while_the_run_before_it_only_waits() {
+    in_time(async {
+        let bench = Bench::new(92);
+        let process = bench.start(|request| match (asked(request).as_str(), request.step) {
+            ("first", 1) => Say::Calls(vec![("put", json!({"what": "first"}))]),
+            ("first", 2) if request.permit.is_none() => Say::Park,
+            ("second", 1) => Say::Calls(vec![("put", json!({"what": "second"}))]),
+            _ => Say::Text("done"),
+        });
+        let thread = bench.new_thread();
+        let first = bench.send(thread, "coder", "first", BusyPolicy::Enqueue).await;
+        bench.reaches(first, is_waiting).await;
+        let second = bench.send(thread, "coder", "second", BusyPolicy::Enqueue).await;
+        let elsewhere = bench.send(bench.new_thread(), "chat", "other", BusyPolicy::Enqueue).await;
+        // Whoever looks for work has looked, and found other work only.
+        bench.ended(elsewhere).await;
+        process.harness.nudge();
+        sleep(Duration::from_secs(5)).await;
+        let states = [bench.run(first).await.state, bench.run(second).await.state];
+        assert_eq!(states, [RunState::Waiting, RunState::Queued]);
+        process.model.permit();
+        for run in [first, second] {
+            assert_eq!(end_of(&bench.ended(run).await), "completed  done");
+        }
+        let events = bench.events(thread).await;
+        let mut runs: Vec<_> = events.iter().map(|event| event.run).collect();
+        runs.dedup();
+        assert_eq!(runs, [first, second], "neither stands inside the other");
+        let put: Vec<_> = bench.world.put.lock().unwrap().values().cloned().collect();
+        assert_eq!((put.len(), bench.world.n_executed("put")), (2, 2), "{put:?}");
+        bench.assert_sound(thread).await;
     });
 }

@@ -10,6 +10,7 @@ mod door;
 mod end_to_end;
 mod failover;
 mod fake;
+mod field;
 mod gateway;
 mod keys;
 mod policies;

@@ -250,3 +250,54 @@ async fn a_delayed_run_keeps_its_place_and_says_when() {
     busy.next().await.finish(1, "now").await;
     assert_eq!(busy.said().await, ["later", "now"]);
 }
+
+/// What a busy thread does with a message: what is answered, and what both runs are then.
+async fn effect(busy: &Busy, policy: &str, entry: &str) -> (Option<String>, Value) {
+    let path = format!("{}{entry}", busy.runs);
+    let answered = busy.world.open(Method::POST, &path, &[], &with("B", policy).to_string()).await;
+    let status = answered.status().as_u16();
+    let place = answered.headers().get("content-location").map(|place| place.to_str().unwrap().to_owned());
+    let second = match &place {
+        Some(place) => busy.world.get(place).await.json()["evenkeel"].clone(),
+        None => Value::Null,
+    };
+    let first = busy.get(&busy.first).await.json()["evenkeel"]["state"].clone();
+    let shown = json!({
+        "status": status,
+        "first": first,
+        "second": second["state"],
+        "position": second["position"],
+        "is_held_back": second["not_before"].is_string(),
+    });
+    (place, shown)
+}
+
+/// Each policy does the same on every way in, and no message that was accepted is dropped.
+#[tokio::test]
+async fn each_policy_is_the_same_on_every_entry_and_drops_nothing() {
+    for policy in ["enqueue", "reject", "interrupt", "rollback", "steer", "merge", "latest"] {
+        let mut shown = Vec::new();
+        for entry in ["", "/stream", "/wait"] {
+            let mut busy = Busy::new().await;
+            let (place, effect) = effect(&busy, policy, entry).await;
+            let player = busy.player.take().unwrap();
+            let mut next = match effect["first"].as_str().unwrap() {
+                "cancelling" => player.cancelled().await,
+                _ => player.finish(1, "a").await,
+            };
+            shown.push(effect);
+            let Some(place) = place else {
+                assert_eq!((policy, busy.said().await.join(" ")), ("reject", "A a".to_owned()), "{entry}");
+                continue;
+            };
+            if next.is_none() {
+                next = Some(busy.next().await.claim);
+            }
+            busy.world.play(next.unwrap()).finish(1, "b").await;
+            let said = busy.said().await;
+            assert_eq!(said[said.len() - 2..], ["B", "b"], "{policy} {entry}");
+            assert_eq!(busy.world.get(&place).await.json()["status"], "success", "{policy} {entry}");
+        }
+        assert!(shown.windows(2).all(|two| two[0] == two[1]), "{policy}: {shown:#?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use evenkeel_core::port::store::{Claim, Fence, Steal, TurnCommitted, Written};
 use evenkeel_core::run::RunState;
+use futures_util::future::{join, join_all};
 
 use super::Stage;
 use super::samples::note;
@@ -17,6 +18,8 @@ super::cases! {
     another_thread_is_not_the_runs,
     an_old_version_is_a_conflict,
     every_fenced_write_is_counted,
+    a_hundred_fenced_writes_at_once_are_all_counted,
+    of_two_writers_from_one_version_one_is_refused,
 }
 
 async fn a_stolen_run_is_not_written_by_its_old_owner(stage: Stage) {
@@ -99,6 +102,32 @@ async fn every_fenced_write_is_counted(stage: Stage) {
     let before = stage.n_fenced().await;
     refused_everywhere(&stage, &claim).await;
     assert_eq!(stage.n_fenced().await, before + 5, "step, turn, steering, park and release");
+}
+
+async fn a_hundred_fenced_writes_at_once_are_all_counted(stage: Stage) {
+    let me = stage.replica().await;
+    let mut claims = Vec::new();
+    for _ in 0..10 {
+        let claim = stage.begin(stage.new_thread(), "hello", me).await;
+        stage.finish(&claim, false).await;
+        claims.push(claim);
+    }
+    let before = stage.n_fenced().await;
+    let writes = (0..100).map(|n| stage.release(&claims[n % 10].fence));
+    for written in join_all(writes).await {
+        assert_eq!(written, Written::Fenced);
+    }
+    assert_eq!(stage.n_fenced().await, before + 100);
+}
+
+async fn of_two_writers_from_one_version_one_is_refused(stage: Stage) {
+    let claim = stage.begin(stage.new_thread(), "hello", stage.replica().await).await;
+    let (one, other) = join(stage.finish(&claim, false), stage.finish(&claim, false)).await;
+    let n_done = [&one, &other].iter().filter(|end| matches!(end, TurnCommitted::Done { .. })).count();
+    assert_eq!(n_done, 1, "{one:?} {other:?}");
+    assert!([one, other].contains(&TurnCommitted::Fenced));
+    assert_eq!(stage.thread(claim.fence.thread).await.version, 1);
+    stage.check_thread(claim.fence.thread).await;
 }
 
 /// Every fenced write with this claim is refused and leaves the log as it is.

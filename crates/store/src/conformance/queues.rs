@@ -2,6 +2,7 @@
 
 use evenkeel_core::port::store::{Admit, Admitted, TurnCommitted};
 use evenkeel_core::run::BusyPolicy;
+use futures_util::future::join_all;
 
 use super::Stage;
 use super::stage::good;
@@ -12,6 +13,8 @@ super::cases! {
     the_end_of_a_turn_leaves_the_next_claimable,
     reject_names_the_active_run,
     reject_sees_a_run_that_only_waits_for_its_claim,
+    of_many_at_once_that_reject_one_is_accepted,
+    many_at_once_wait_in_one_line,
     a_full_thread_takes_no_more,
     a_known_request_is_answered_though_the_thread_is_full,
     a_parked_run_keeps_its_thread,
@@ -83,6 +86,53 @@ async fn reject_sees_a_run_that_only_waits_for_its_claim(stage: Stage) {
     let queued = stage.enqueue(thread, "one").await;
     let busy = good(stage.store.admit(stage.ask_with(thread, "second", BusyPolicy::Reject)).await);
     assert_eq!(busy, Admitted::Busy(queued.id));
+}
+
+async fn of_many_at_once_that_reject_one_is_accepted(stage: Stage) {
+    let thread = stage.new_thread();
+    let asked = (0..20).map(|n| {
+        let ask = stage.ask_with(thread, &format!("message {n}"), BusyPolicy::Reject);
+        stage.store.admit(ask)
+    });
+    let (mut accepted, mut named) = (Vec::new(), Vec::new());
+    for answer in join_all(asked).await {
+        match good(answer) {
+            Admitted::Accepted { run, .. } => accepted.push(run.id),
+            Admitted::Busy(active) => named.push(active),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((accepted.len(), named.len()), (1, 19));
+    assert!(named.iter().all(|active| *active == accepted[0]), "each refusal names the one that runs");
+    stage.check_thread(thread).await;
+}
+
+async fn many_at_once_wait_in_one_line(stage: Stage) {
+    let (thread, me) = (stage.new_thread(), stage.replica().await);
+    let asked = (0..12).map(|n| stage.store.admit(stage.ask(thread, &format!("message {n}"))));
+    let mut expected = Vec::new();
+    for answer in join_all(asked).await {
+        match good(answer) {
+            Admitted::Accepted { run, .. } => expected.push((run.position, run.id)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut claim = stage.ready(me, 9).await.remove(0);
+    assert!(stage.ready(me, 9).await.is_empty(), "one run of a thread at a time");
+    let mut ran = vec![claim.fence.run];
+    while let TurnCommitted::Done { next: Some(next), .. } = stage.finish(&claim, true).await {
+        claim = *next;
+        ran.push(claim.fence.run);
+    }
+    assert_eq!(ran.len(), 12, "nobody is lost");
+    let mut told: Vec<_> = expected.iter().filter(|(_, run)| *run != ran[0]).copied().collect();
+    told.sort_unstable();
+    assert_eq!(
+        told.iter().map(|(_, run)| *run).collect::<Vec<_>>(),
+        ran[1..],
+        "each has the place it was told"
+    );
+    stage.check_thread(thread).await;
 }
 
 async fn a_full_thread_takes_no_more(stage: Stage) {

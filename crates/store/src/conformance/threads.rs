@@ -8,6 +8,7 @@ use evenkeel_core::port::store::{
 };
 use evenkeel_core::run::{BusyPolicy, RunState};
 use evenkeel_core::thread::Thread;
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::Stage;
@@ -16,6 +17,7 @@ use super::stage::good;
 
 super::cases! {
     metadata_is_merged_beside_a_turn,
+    a_hundred_changes_at_once_are_all_there,
     a_thread_has_its_policy,
     threads_are_listed_by_what_they_are,
     a_list_has_its_order_and_its_pages,
@@ -83,6 +85,19 @@ async fn metadata_is_merged_beside_a_turn(stage: Stage) {
     assert_eq!(stage.thread(thread).await, changed);
     assert!(matches!(stage.finish(&claim, false).await, TurnCommitted::Done { version: 1, .. }));
     assert_eq!(update(&stage, stage.new_thread(), json!({})).await, None);
+    stage.check_thread(thread).await;
+}
+
+async fn a_hundred_changes_at_once_are_all_there(stage: Stage) {
+    let thread = made(&stage, json!({})).await;
+    let claim = stage.begin(thread, "hello", stage.replica().await).await;
+    let changes = (0..100).map(|n| update(&stage, thread, json!({ format!("call {n}"): n })));
+    join_all(changes).await;
+    let stored = stage.thread(thread).await;
+    let expected: serde_json::Map<String, Value> =
+        (0..100).map(|n| (format!("call {n}"), json!(n))).collect();
+    assert_eq!(stored.metadata, Value::Object(expected));
+    assert!(matches!(stage.finish(&claim, false).await, TurnCommitted::Done { version: 1, .. }));
     stage.check_thread(thread).await;
 }
 
