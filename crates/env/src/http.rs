@@ -1,9 +1,10 @@
 //! The HTTP client: hyper-util's pooled client over our connector, with TLS where the URL says so.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tower_service::Service;
@@ -23,10 +25,17 @@ use crate::net::{Net, Stream};
 use crate::spawn::Spawn;
 
 /// A pooled HTTP/1.1 client. Cheap to clone. It never retries and follows no redirects.
+///
+/// Each host has a pool of its own. One pool for all would close idle connections in the order of a
+/// table that is another in every process, and a simulation could not be repeated.
 #[derive(Clone)]
 pub struct Client {
-    inner: hyper_util::client::legacy::Client<HttpsConnector<Connector>, Full<Bytes>>,
+    connector: HttpsConnector<Connector>,
+    builder: legacy::Builder,
+    pools: Arc<Mutex<BTreeMap<String, Pool>>>,
 }
+
+type Pool = legacy::Client<HttpsConnector<Connector>, Full<Bytes>>;
 
 /// How a client treats its connections.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +94,7 @@ impl Client {
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
-        let mut builder = hyper_util::client::legacy::Client::builder(Exec(env.spawner.clone()));
+        let mut builder = legacy::Client::builder(Exec(env.spawner.clone()));
         builder.pool_timer(TokioTimer::new()).timer(TokioTimer::new()).retry_canceled_requests(false);
         match idle_max {
             Some(idle_max) => builder.pool_idle_timeout(idle_max),
@@ -94,7 +103,7 @@ impl Client {
         if let Some(bytes) = buffer_max {
             builder.http1_max_buf_size(bytes);
         }
-        Self { inner: builder.build(tls) }
+        Self { connector: tls, builder, pools: Arc::default() }
     }
 
     /// Sends one request and waits for the response's headers. Dropping the future, or the
@@ -104,7 +113,7 @@ impl Client {
         request: Request<Bytes>,
     ) -> BoxFuture<'static, Result<Response<Incoming>, ClientError>> {
         let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
-        let response = self.inner.request(request.map(Full::new));
+        let response = self.pool(&host).request(request.map(Full::new));
         Box::pin(async move {
             response.await.map_err(|error| {
                 let cause = innermost(&error);
@@ -115,6 +124,18 @@ impl Client {
                 }
             })
         })
+    }
+}
+
+impl Client {
+    fn pool(&self, host: &str) -> Pool {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.get(host) {
+            return pool.clone();
+        }
+        let pool: Pool = self.builder.build(self.connector.clone());
+        pools.insert(host.to_owned(), pool.clone());
+        pool
     }
 }
 

@@ -5,9 +5,9 @@
 //! same code in virtual time. Sleeping and timeouts use tokio's time directly, which a paused
 //! runtime drives. clippy bans the ambient versions everywhere else and names the replacement.
 //!
-//! Besides the seams stand the three things built directly on them that more than one part needs:
+//! Besides the seams stand the things built directly on them that more than one part needs:
 //! the HTTP client over our connector, slots (a bounded, tenant-fair, deadline-aware queue in
-//! front of every component), process start, and the codec of server-sent events.
+//! front of every component), process start, the codec of server-sent events, and watched values.
 
 pub mod clock;
 pub mod http;
@@ -16,6 +16,7 @@ pub mod process;
 pub mod slots;
 pub mod spawn;
 pub mod sse;
+pub mod watch;
 
 use std::sync::Arc;
 

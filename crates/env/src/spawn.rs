@@ -12,6 +12,12 @@ pub trait Spawn: Send + Sync {
     /// Starts a thread for work that blocks (the SQLite writer). The simulation runs such work
     /// inline and refuses this.
     fn thread(&self, name: &'static str, body: Box<dyn FnOnce() + Send>) -> std::thread::JoinHandle<()>;
+
+    /// Whether work that blocks is done where it is asked for, because there is one thread only: in
+    /// the simulation.
+    fn runs_inline(&self) -> bool {
+        false
+    }
 }
 
 /// A started task.

@@ -35,8 +35,8 @@ use evenkeel_core::id::{ReplicaId, RunId, TenantId};
 use evenkeel_core::port::store::{Claim, Peer, Release, RunRef};
 use evenkeel_core::{Error, Wall};
 use evenkeel_env::slots::{Slot, SlotGauges};
-use evenkeel_env::{Env, Task};
-use tokio::sync::{Notify, watch};
+use evenkeel_env::{Env, Task, watch};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::config::HarnessConfig;

@@ -20,7 +20,9 @@ use std::sync::Arc;
 use evenkeel_core::control::Protect;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::model::Model;
+use evenkeel_core::port::runner::Runner;
 use evenkeel_core::port::store::{Store, StoreClient};
+use evenkeel_core::port::workspace::Workspaces;
 use evenkeel_core::{Code, Error, Origin};
 use evenkeel_env::{Env, Listener};
 use evenkeel_harness::{Harness, HarnessConfig, HarnessSlots, Parts};
@@ -60,12 +62,57 @@ pub struct EdgeParts {
     pub exporter: Exporter,
 }
 
+/// The parts of a replica that touch the machine: the real ones, or the twins of a simulation.
+pub struct Grounds {
+    /// The store's engine.
+    pub engine: store::Opened,
+    /// Runs commands in isolation.
+    pub runner: Arc<dyn Runner>,
+    /// Files of runs.
+    pub workspaces: Arc<dyn Workspaces>,
+}
+
+impl Grounds {
+    /// The real ones, as the configuration names them.
+    ///
+    /// # Errors
+    /// What the first of them says that cannot start.
+    async fn real(env: &Env, config: &Config) -> Result<Self, Error> {
+        let engine = store::open(env, config).await?;
+        tracing::info!(engine = ?config.server.store, data_dir = %config.server.data_dir.display(), "store ready");
+        let runner = Launcher::start(&env.part("sandbox"), config.sandbox.clone())?;
+        Ok(Self { engine, runner, workspaces: workspaces(env, config) })
+    }
+}
+
+/// The workspaces below the data directory.
+#[must_use]
+pub fn workspaces(env: &Env, config: &Config) -> Arc<dyn Workspaces> {
+    let root = config.server.data_dir.join("workspaces");
+    let workspaces = ShadowWorkspaces::new(&env.part("workspaces"), root, config.workspaces.allowed());
+    tracing::info!(sources = config.workspaces.sources.len(), "workspaces ready");
+    workspaces
+}
+
 /// Starts the whole product in this process.
 ///
 /// # Errors
 /// What the first part that cannot start says; nothing keeps running then.
 #[must_use]
 pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Error>> {
+    start_on(env, config, None)
+}
+
+/// The same on these grounds; a gateway stands on none.
+///
+/// # Errors
+/// As [`start`].
+#[must_use]
+pub fn start_on(
+    env: Env,
+    config: Config,
+    grounds: Option<Grounds>,
+) -> BoxFuture<'static, Result<Running, Error>> {
     Box::pin(async move {
         let warnings = config.check()?;
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -81,15 +128,17 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
         let slots = ComponentSlots::new(&config.limits);
         let exporter = Exporter::start(&env, &config)?;
 
-        let opened = store::open(&env, &config).await?;
-        metrics.show_postgres(opened.postgres);
-        let (keeper, engine) = EngineKeeper::new(&env, opened.store, opened.failure);
+        let grounds = match grounds {
+            Some(grounds) => grounds,
+            None => Grounds::real(&env, &config).await?,
+        };
+        metrics.show_postgres(grounds.engine.postgres);
+        let (keeper, engine) = EngineKeeper::new(&env, grounds.engine.store, grounds.engine.failure);
         let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
         let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);
         let limited =
             store::LimitedStore::new(engine, slots.store.clone(), metrics.clone(), exporter.clone(), &env);
         let store = StoreClient(limited);
-        tracing::info!(engine = ?config.server.store, data_dir = %config.server.data_dir.display(), "store ready");
 
         let mut router_config = config.router.clone();
         if config.protect == Protect::None {
@@ -102,25 +151,21 @@ pub fn start(env: Env, config: Config) -> BoxFuture<'static, Result<Running, Err
             "model router ready"
         );
 
-        let launcher = Launcher::start(&env.part("sandbox"), config.sandbox.clone())?;
         let tool_slots = ToolSlots {
             policy: slots.policy.clone(),
             tools: slots.tools.clone(),
             sandbox: slots.sandbox.clone(),
         };
-        let toolbox = Toolbox::start(&env.part("tools"), config.tools.clone(), launcher, tool_slots).await?;
+        let toolbox =
+            Toolbox::start(&env.part("tools"), config.tools.clone(), grounds.runner, tool_slots).await?;
         tracing::info!("tools and policy ready");
-
-        let root = config.server.data_dir.join("workspaces");
-        let workspaces = ShadowWorkspaces::new(&env.part("workspaces"), root, config.workspaces.allowed());
-        tracing::info!(sources = config.workspaces.sources.len(), "workspaces ready");
 
         let hub = Hub::new(store.clone());
         let parts = Parts {
             store: store.clone(),
             model: router.clone() as Arc<dyn Model>,
             tools: toolbox,
-            workspaces,
+            workspaces: grounds.workspaces,
             feed: hub.clone(),
             agents: agents.clone(),
             slots: HarnessSlots { harness: slots.harness.clone(), compactor: slots.compactor.clone() },

@@ -30,7 +30,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::port::feed::{Feed, Provisional};
 use evenkeel_core::port::store::{StoreClient, ThreadRef};
-use tokio::sync::{Notify, watch};
+use evenkeel_env::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use topic::{Piece, Topic};

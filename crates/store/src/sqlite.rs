@@ -37,10 +37,9 @@ use evenkeel_core::id::ReplicaId;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Op, Reply, Store};
 use evenkeel_core::{Code, Error, Origin};
-use evenkeel_env::Env;
+use evenkeel_env::{Env, watch};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use stats::{OperationStats, StoreStats};

@@ -2,7 +2,8 @@
 //!
 //! The async runtime never waits on a disk. The queue in front of the threads is bounded by
 //! making callers wait, in order; what waits costs a closure, not a thread. When the last handle
-//! is dropped the threads finish what is queued and end.
+//! is dropped the threads finish what is queued and end. In the simulation, which has one thread,
+//! work is done where it is asked for.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,8 @@ const QUEUE: usize = 256;
 /// A pool of threads. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Blocking {
-    queue: mpsc::Sender<Work>,
+    /// None: work is done inline.
+    queue: Option<mpsc::Sender<Work>>,
 }
 
 /// The work's thread panicked or is gone; the caller turns this into its own failure.
@@ -30,13 +32,16 @@ pub(crate) struct Lost;
 impl Blocking {
     /// Starts `n_threads` threads.
     pub(crate) fn start(env: &Env, name: &'static str, n_threads: usize) -> Self {
+        if env.spawner.runs_inline() {
+            return Self { queue: None };
+        }
         let (queue, work) = mpsc::channel::<Work>(QUEUE);
         let work = Arc::new(Mutex::new(work));
         for _ in 0..n_threads.max(1) {
             let work = work.clone();
             env.spawner.thread(name, Box::new(move || serve(&work)));
         }
-        Self { queue }
+        Self { queue: Some(queue) }
     }
 
     /// Runs `body` on one of the threads. Dropping the future does not stop work that has begun:
@@ -54,7 +59,13 @@ impl Blocking {
         });
         let queue = self.queue.clone();
         async move {
-            queue.send(work).await.map_err(|_| Lost)?;
+            match queue {
+                Some(queue) => queue.send(work).await.map_err(|_| Lost)?,
+                None => {
+                    tokio::task::yield_now().await;
+                    carry_out(work);
+                }
+            }
             result.await.map_err(|_| Lost)
         }
     }
@@ -67,9 +78,13 @@ fn serve(work: &Mutex<mpsc::Receiver<Work>>) {
         let Some(body) = next else {
             return;
         };
-        // A panic ends one piece of work, whose caller sees `Lost`, never the thread.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        carry_out(body);
     }
+}
+
+/// A panic ends one piece of work, whose caller sees `Lost`, never the thread.
+fn carry_out(body: Work) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
 }
 
 /// Says that nobody waits for the result any more.

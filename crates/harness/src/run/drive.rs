@@ -18,8 +18,8 @@ use evenkeel_core::port::tools::{Prepared, Tools};
 use evenkeel_core::port::workspace::Workspaces;
 use evenkeel_core::run::{Class, Repository};
 use evenkeel_core::{Code, Error, Origin, Wall};
+use evenkeel_env::watch;
 use futures_util::FutureExt;
-use tokio::sync::watch;
 
 use super::commit::{Journal, Stop, TurnEnd};
 use super::step::{Action, Ending, Moment, Rules, next, time_is_up};

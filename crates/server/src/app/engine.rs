@@ -6,8 +6,8 @@ use std::time::Duration;
 use evenkeel_core::Error;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Op, Reply, Store};
-use evenkeel_env::{Env, Task};
-use tokio::sync::{oneshot, watch};
+use evenkeel_env::{Env, Task, watch};
+use tokio::sync::oneshot;
 
 /// Time for the last holders of the engine to let go of it.
 const CLOSE_MAX: Duration = Duration::from_secs(5);

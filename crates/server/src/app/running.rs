@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_core::Error;
-use evenkeel_env::{Listener, Task};
-use tokio::sync::watch;
+use evenkeel_env::{Listener, Task, watch};
 
 use super::Shared;
 use super::engine::EngineKeeper;

@@ -9,9 +9,8 @@ use evenkeel_core::agent::Agent;
 use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::store::StoreClient;
 use evenkeel_core::{Code, Error, Origin, Wall};
-use evenkeel_env::Env;
+use evenkeel_env::{Env, watch};
 use evenkeel_store::slow::SlowStore;
-use tokio::sync::watch;
 
 use super::hints::Hints;
 use super::{ComponentSlots, Dispatch, EdgeParts, Routing};

@@ -31,7 +31,9 @@ pub struct Opened {
 }
 
 impl Opened {
-    fn of(store: Arc<dyn Store>) -> Self {
+    /// An engine that is trusted for as long as it lives.
+    #[must_use]
+    pub fn of(store: Arc<dyn Store>) -> Self {
         Self { store, failure: Box::pin(std::future::pending()), postgres: None }
     }
 }

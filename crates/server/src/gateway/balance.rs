@@ -15,12 +15,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use evenkeel_core::Error;
 use evenkeel_env::http::{Client, ClientError, ClientOptions};
-use evenkeel_env::{Env, Task};
+use evenkeel_env::{Env, Task, watch};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use choice::{Candidate, choose};

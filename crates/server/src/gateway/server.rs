@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use axum::body::Body;
 use evenkeel_core::id::TenantId;
-use evenkeel_env::Listener;
 use evenkeel_env::slots::Slot;
+use evenkeel_env::{Listener, watch};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::Sleep;
 use tower::ServiceExt;
 

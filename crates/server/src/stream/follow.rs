@@ -9,8 +9,9 @@ use evenkeel_core::Error;
 use evenkeel_core::id::{TenantId, ThreadId};
 use evenkeel_core::journal::Event;
 use evenkeel_core::port::store::{ReadEvents, StoreClient};
+use evenkeel_env::watch;
 use futures_util::future::BoxFuture;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::topic::Piece;

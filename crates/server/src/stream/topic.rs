@@ -13,7 +13,8 @@ use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::Event;
 use evenkeel_core::port::feed::Provisional;
 use evenkeel_core::port::store::{ReadEvents, StoreClient, ThreadRef};
-use tokio::sync::{Mutex, broadcast, watch};
+use evenkeel_env::watch;
+use tokio::sync::{Mutex, broadcast};
 use tokio::time::Instant;
 
 use super::poll::Look;

@@ -3,6 +3,7 @@
 //! Each process part that counts for itself (slots, router, harness, exporter) is read at the
 //! moment of the scrape; only what nobody else counts (requests, store operations) is kept here.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -118,7 +119,7 @@ impl Metrics {
         let mut out = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut out, &self.registry);
-        let mut page = Page { out };
+        let mut page = Page { out: ordered(&out) };
         page.slots(&reading.slots);
         page.router(&reading.router);
         page.harness(&reading.harness);
@@ -141,6 +142,34 @@ impl Metrics {
         page.out.push_str("# EOF\n");
         page.out
     }
+}
+
+/// The same page with the label sets of each metric in order: the registry keeps them in a table
+/// whose order is another in every process. What belongs to one label set stays as it is.
+fn ordered(page: &str) -> String {
+    let mut out = String::with_capacity(page.len());
+    let mut sets: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut write = |sets: &mut BTreeMap<String, Vec<&str>>, line: Option<&str>| {
+        for line in std::mem::take(sets).into_values().flatten().chain(line) {
+            out.push_str(line);
+            out.push('\n');
+        }
+    };
+    for line in page.lines() {
+        if line.starts_with('#') {
+            write(&mut sets, Some(line));
+        } else {
+            sets.entry(label_set(line)).or_default().push(line);
+        }
+    }
+    write(&mut sets, None);
+    out
+}
+
+/// The labels of a line but for the bound of a histogram's bucket, which is no part of the set.
+fn label_set(line: &str) -> String {
+    let labels = line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(all, _)| all);
+    labels.split(',').filter(|label| !label.starts_with("le=")).collect::<Vec<_>>().join(",")
 }
 
 /// The part of the page that is read at the moment of a scrape.
@@ -341,4 +370,18 @@ impl Page {
 
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ordered;
+
+    #[test]
+    fn label_sets_are_in_order_and_buckets_stay_as_they_are() {
+        let page = "# TYPE s histogram\ns_sum{op=\"b\"} 1\ns_bucket{le=\"2\",op=\"b\"} 1\n\
+            s_bucket{le=\"10\",op=\"b\"} 1\ns_sum{op=\"a\"} 1\ns_bucket{le=\"2\",op=\"a\"} 1\n# TYPE n counter\nn 1\n";
+        let wanted = "# TYPE s histogram\ns_sum{op=\"a\"} 1\ns_bucket{le=\"2\",op=\"a\"} 1\ns_sum{op=\"b\"} 1\n\
+            s_bucket{le=\"2\",op=\"b\"} 1\ns_bucket{le=\"10\",op=\"b\"} 1\n# TYPE n counter\nn 1\n";
+        assert_eq!(ordered(page), wanted);
+    }
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::{failed, failed_with};
 use crate::builtin::OUTPUT_BYTES_MAX;
-use crate::builtin::{Context, Server};
+use crate::builtin::{self, Context, Outcome, Server};
 use crate::config::{McpConfig, McpEffect, McpHints};
 use crate::mcp::foreign::Foreign;
 use crate::mcp::session::{Call, CallError, Session, timed_out};
@@ -118,6 +118,9 @@ impl Connections {
         prepared: &Prepared,
         limit: Duration,
     ) -> ToolOutput {
+        if self.env.spawner.runs_inline() {
+            return here(kind, &context, prepared, limit).await;
+        }
         let slot = self.local_slot(prepared.request.run, kind);
         let name = &prepared.request.call.name;
         let mut n_tries = 0;
@@ -204,6 +207,17 @@ impl Connections {
     pub(super) fn release(&self, run: RunId) {
         let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
         local.retain(|(of, _), _| *of != run);
+    }
+}
+
+/// Calls a tool of a built-in server without a session: the MCP library starts tasks of its own and
+/// chooses between ready ones by chance, which a simulation can neither stop nor repeat.
+async fn here(kind: ServerKind, context: &Context, prepared: &Prepared, limit: Duration) -> ToolOutput {
+    let name = &prepared.request.call.name;
+    let args = prepared.request.call.args.as_object().cloned().unwrap_or_default();
+    match tokio::time::timeout(limit, builtin::call(kind, context, name, args)).await {
+        Ok(Outcome { text, is_error, facts }) => ToolOutput { text, is_error, facts, finish: None },
+        Err(_) => output_of(CallError::TimedOut, name, limit),
     }
 }
 
