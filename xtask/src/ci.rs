@@ -10,18 +10,22 @@ use crate::{clients, licences, setup, shell};
 /// about a minute.
 const SMOKES: [&str; 2] = ["scenarios/smoke-system1.toml", "scenarios/smoke-system2.toml"];
 
+/// Drawn scenarios in virtual time, each run twice.
+const SWEEP_SEEDS: &str = "50";
+
 /// A part: its name, what it shows, and the function that does it.
 type Part = (&'static str, &'static str, fn() -> Result<()>);
 
 /// Runs every part, stops at the first that fails, and prints how long each took.
 pub(crate) fn ci() -> Result<()> {
-    let parts: [Part; 7] = [
+    let parts: [Part; 8] = [
         ("setup", "programs that the build and the tests need", setup::programs),
         ("format", "rustfmt would change nothing", format),
         ("licences", "licences, banned crates, duplicate versions", licences::licences),
         ("lint", "clippy over everything, warnings denied", lint),
         ("test", "all tests; tidy is one of them", test),
         ("docs", "rustdoc, warnings denied", docs),
+        ("virtual", "runs in virtual time are the same twice, and drawn scenarios hold", virtual_time),
         ("smoke", "the release binary carries tasks through an outage, and turns through a kill", smoke),
     ];
     let mut took: Vec<(&str, Duration)> = Vec::new();
@@ -68,10 +72,20 @@ fn docs() -> Result<()> {
     shell::run(&shell::cargo(), &args, &[("RUSTDOCFLAGS", "-D warnings")])
 }
 
-fn smoke() -> Result<()> {
+/// The release binary, built if need be.
+fn release() -> Result<String> {
     shell::run(&shell::cargo(), &["build", "--release", "--locked", "--package", "evenkeel"], &[])?;
-    let binary = shell::target_dir().join("release/evenkeel");
-    let binary = binary.to_string_lossy();
+    Ok(shell::target_dir().join("release/evenkeel").to_string_lossy().into_owned())
+}
+
+fn virtual_time() -> Result<()> {
+    let binary = release()?;
+    shell::run(&binary, &["lab", "sweep", "smoke-system1", "smoke-system2", "--seeds", "4", "--twice"], &[])?;
+    shell::run(&binary, &["lab", "sweep", "--seeds", SWEEP_SEEDS, "--twice"], &[])
+}
+
+fn smoke() -> Result<()> {
+    let binary = release()?;
     shell::run(&binary, &["doctor"], &[])?;
     for scenario in SMOKES {
         shell::run(&binary, &["lab", "run", scenario, "--seed", "1"], &[])?;

@@ -13,3 +13,4 @@ mod tests;
 
 pub(crate) use proxy::Proxy;
 pub use rule::Fault;
+pub(crate) use rule::{Direction, Pace, Rules, Step};

@@ -7,12 +7,13 @@
 //! checker then judges without help from here.
 
 mod chat;
-mod client;
+pub(crate) mod client;
 mod config;
 mod database;
 mod fault;
 mod fleet;
 mod harvest;
+pub(crate) mod host;
 mod load;
 mod process;
 mod sample;
@@ -32,7 +33,8 @@ pub(crate) use sample::{Look, Sample};
 use crate::check::{Entry, History, Recorder};
 use crate::provider::{self, Control, Counters, FakeConfig};
 use crate::scenario::{Protect, Scenario, StoreChoice};
-use crate::task::{Script, Solver, Verifier, available};
+use crate::sim::{Plant, REPOSITORIES, Rehearsal, World};
+use crate::task::{Facts, Script, Solver, Verifier, all, available};
 use fleet::Fleet;
 
 /// What a live run needs to know.
@@ -48,6 +50,10 @@ pub(crate) struct Plan {
     pub(crate) program: PathBuf,
     /// The folder for data, logs and repositories.
     pub(crate) root: PathBuf,
+    /// The simulated world; none for a live run.
+    pub(crate) world: Option<Arc<World>>,
+    /// A mistake in the simulated store.
+    pub(crate) plant: Plant,
     /// Told now and then how far it is.
     pub(crate) progress: Arc<dyn Progress>,
 }
@@ -104,7 +110,7 @@ struct Run {
 
 /// The coding tasks of a load, with their repositories and what examines their results.
 struct Tasks {
-    verifier: Verifier,
+    examiner: Examiner,
     scripts: Vec<&'static Script>,
     repositories: BTreeMap<&'static str, PathBuf>,
     left_out: Vec<String>,
@@ -114,22 +120,58 @@ struct Tasks {
 
 impl Tasks {
     async fn prepare(env: &Env, plan: &Plan) -> anyhow::Result<Self> {
-        let (scripts, left_out) = scripts(&plan.scenario)?;
+        let (scripts, left_out) = scripts(plan)?;
         left_out.iter().for_each(|sentence| plan.progress.say(sentence));
-        let launcher =
-            Launcher::start(env, SandboxConfig::default()).context("start sandboxes for the examination")?;
-        let verifier = Verifier::new(env, launcher, plan.root.clone());
+        let examiner = Examiner::new(env, plan, &scripts).await?;
         let mut repositories = BTreeMap::new();
         for script in &scripts {
-            repositories.insert(script.name, verifier.repository(script).await?);
+            repositories.insert(script.name, examiner.repository(script).await?);
         }
         let first = usize::try_from(plan.seed).unwrap_or_default();
-        Ok(Self { verifier, scripts, repositories, left_out, first })
+        Ok(Self { examiner, scripts, repositories, left_out, first })
     }
 
     /// The script of a task of the load: all of them in turn, beginning where the seed says.
     fn script(&self, task: usize) -> &'static Script {
         self.scripts[(self.first + task) % self.scripts.len()]
+    }
+}
+
+/// Makes repositories of tasks and judges what became of them.
+enum Examiner {
+    /// By running their tests.
+    Sandbox(Verifier),
+    /// By comparing with the rehearsal.
+    Rehearsed(Arc<Rehearsal>),
+}
+
+impl Examiner {
+    async fn new(env: &Env, plan: &Plan, scripts: &[&'static Script]) -> anyhow::Result<Self> {
+        if let Some(world) = &plan.world {
+            let rehearsal = Arc::new(Rehearsal::of(env, &plan.root, scripts).await?);
+            world.rehearsed(rehearsal.clone());
+            return Ok(Self::Rehearsed(rehearsal));
+        }
+        let launcher =
+            Launcher::start(env, SandboxConfig::default()).context("start sandboxes for the examination")?;
+        Ok(Self::Sandbox(Verifier::new(env, launcher, plan.root.clone())))
+    }
+
+    async fn repository(&self, script: &'static Script) -> anyhow::Result<PathBuf> {
+        match self {
+            Self::Sandbox(verifier) => verifier.repository(script).await,
+            Self::Rehearsed(rehearsal) => {
+                rehearsal.repository(script)?;
+                Ok(PathBuf::from(REPOSITORIES).join(script.name))
+            }
+        }
+    }
+
+    async fn examine(&self, script: &Script, diff: &str, label: &str) -> anyhow::Result<Facts> {
+        match self {
+            Self::Sandbox(verifier) => verifier.examine(script, diff, label).await,
+            Self::Rehearsed(rehearsal) => rehearsal.examine(script, diff),
+        }
     }
 }
 
@@ -181,9 +223,11 @@ impl Run {
     }
 }
 
-fn scripts(scenario: &Scenario) -> anyhow::Result<(Vec<&'static Script>, Vec<String>)> {
-    let (mut scripts, left_out) = available();
-    let wanted = &scenario.traffic.tasks;
+/// The tasks that run. A simulation needs none of their programs, so it runs all of them everywhere.
+fn scripts(plan: &Plan) -> anyhow::Result<(Vec<&'static Script>, Vec<String>)> {
+    let everything = || (all().iter().collect(), Vec::new());
+    let (mut scripts, left_out) = if plan.world.is_some() { everything() } else { available() };
+    let wanted = &plan.scenario.traffic.tasks;
     scripts.retain(|script| wanted.is_empty() || wanted.iter().any(|name| name == script.name));
     if scripts.is_empty() {
         bail!("No task can run on this machine. {}", left_out.join(" "));

@@ -25,10 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
 use evenkeel_core::Mono;
-use evenkeel_env::{Env, Task};
+use evenkeel_env::{Env, Task, watch};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 pub use count::{Counters, RequestSeen};
 pub use fault::Fault;

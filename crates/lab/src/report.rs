@@ -3,13 +3,17 @@
 
 mod charts;
 pub mod html;
+mod probes;
 pub mod terminal;
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
 use crate::check::{self, Counts, History, Tally, TaskEnd, Violation};
 use crate::live::Measured;
 use crate::scenario::{Protect, Scenario};
+use crate::sim::Trace;
 
 pub(crate) use charts::Charts;
 
@@ -44,7 +48,7 @@ pub struct Report {
     pub goals: Vec<Goal>,
     /// Properties that do not hold.
     pub violations: Vec<Violation>,
-    /// A hash of every task's transcript and end.
+    /// Of a virtual run the hash of its event log; of a live one that of every task's calls and end.
     pub digest: String,
     /// Whether every goal holds and no property is violated.
     pub pass: bool,
@@ -58,12 +62,18 @@ pub struct Report {
     /// Everything that was recorded.
     #[serde(skip)]
     pub history: History,
+    /// Which of the things happened that must happen sometimes.
+    #[serde(skip)]
+    pub probes: BTreeSet<String>,
+    /// The event log of a virtual run, if it was wanted.
+    #[serde(skip)]
+    pub trace: Vec<String>,
     #[serde(skip)]
     pub(crate) charts: Charts,
 }
 
 /// How a run was made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct How {
     pub(crate) seed: u64,
     pub(crate) protect: Protect,
@@ -72,6 +82,8 @@ pub(crate) struct How {
     pub(crate) wall_s: f64,
     /// The 99th percentile of a run without faults, if there was one.
     pub(crate) base_s: Option<f64>,
+    /// What only a virtual run has.
+    pub(crate) trace: Option<Trace>,
 }
 
 /// Quantiles of task time in seconds.
@@ -120,7 +132,7 @@ const N_BASE_MIN: usize = 10;
 impl Report {
     /// Judges what was measured.
     pub(crate) fn new(scenario: &Scenario, how: &How, measured: Measured) -> Self {
-        let How { seed, protect, store, replicas, wall_s, base_s } = *how;
+        let How { seed, protect, store, replicas, wall_s, base_s, ref trace } = *how;
         let checked = check::history(&measured.history);
         let tally = Tally::of(&measured.history, &checked.violations);
         let latency_s = Latency::of(seconds(&tally.ends, None));
@@ -131,19 +143,24 @@ impl Report {
         let pass = checked.pass && goals.iter().all(|goal| goal.pass);
         Self {
             scenario: scenario.name.clone(),
-            mode: "live",
-            depth: None,
+            mode: if trace.is_some() { "virtual" } else { "live" },
+            depth: trace.is_some().then_some("http"),
             seed,
             store,
             replicas,
             protect,
             wall_s,
-            virtual_s: None,
+            virtual_s: trace.as_ref().map(|trace| trace.virtual_s),
             success_rate,
             latency_s,
             goals,
             violations: checked.violations,
-            digest: digest(&tally.ends, &measured.history),
+            digest: match trace {
+                Some(trace) => trace.digest.clone(),
+                None => digest(&tally.ends, &measured.history),
+            },
+            probes: probes::of(&measured, &tally.counts),
+            trace: trace.as_ref().map(|trace| trace.lines.clone()).unwrap_or_default(),
             pass,
             about: scenario.about.clone(),
             charts: Charts::new(scenario, &tally.ends, &measured),

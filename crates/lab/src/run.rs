@@ -1,7 +1,7 @@
 //! `lab run`: one scenario from its file to its report.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::live::{self, Plan};
 use crate::report::{self, How, Report, html, terminal};
 use crate::scenario::{self, Base, Protect, Scenario, StoreChoice};
+use crate::sim::{self, Plant, Trace};
 
 /// How a scenario is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub struct RunOptions {
     pub html: Option<PathBuf>,
     /// Where the history goes, for `lab check`.
     pub history: Option<PathBuf>,
+    /// Where the event log of a virtual run goes.
+    pub trace: Option<PathBuf>,
     /// Keep data, logs and repositories below this folder; otherwise they are removed.
     pub keep: Option<PathBuf>,
     /// The product's executable; this one if absent.
@@ -63,7 +66,10 @@ pub fn run(env: &Env, options: RunOptions) -> BoxFuture<'static, anyhow::Result<
     let env = env.clone();
     Box::pin(async move {
         refuse_what_is_not_offered(&options)?;
-        let scenario = scenario::find(&options.scenario)?;
+        let scenario = match options.mode {
+            Mode::Live => scenario::find(&options.scenario)?,
+            Mode::Virtual => sim::find(&options.scenario, options.seed)?,
+        };
         let protect = options.protect.unwrap_or(scenario.protect);
         let base_s = match (scenario.goals.base, scenario.goals.p99_over_base_max_s) {
             (Base::OwnRun, Some(_)) if protect == Protect::Full => {
@@ -83,8 +89,13 @@ pub fn run(env: &Env, options: RunOptions) -> BoxFuture<'static, anyhow::Result<
 }
 
 fn refuse_what_is_not_offered(options: &RunOptions) -> anyhow::Result<()> {
-    if options.mode == Mode::Virtual {
-        bail!("Virtual runs are not offered yet. Run the scenario live: leave --virtual out.");
+    if options.trace.is_some() && options.mode == Mode::Live {
+        bail!("Only a virtual run has an event log. Give --virtual, or leave --trace out.");
+    }
+    if options.mode == Mode::Virtual && matches!(&options.store, Some(store) if store.contains("://")) {
+        bail!(
+            "A virtual run reaches no database. Give --store sqlite or --store postgres: it takes the shape of that one."
+        );
     }
     if options.replicas == Some(0) {
         bail!("With no replica nothing runs. Give --replicas 1 or more.");
@@ -129,18 +140,63 @@ async fn once(
         store: store.clone(),
         program,
         root: folder.path(),
+        world: None,
+        plant: Plant::default(),
         progress: progress.clone(),
     };
     let began = env.mono();
-    let measured =
-        live::run(&Env { generator: evenkeel_core::Generator::from_seed(seed), ..env.clone() }, plan).await;
+    let measured = measure(env, options, plan).await;
     progress.finish();
     let wall_s = env.mono().since(began).as_secs_f64();
-    Ok(Report::new(
-        scenario,
-        &How { seed, protect, store: store.engine(), replicas, wall_s, base_s },
-        measured?,
-    ))
+    let (measured, trace) = measured?;
+    let store = if trace.is_some() { "memory" } else { store.engine() };
+    Ok(Report::new(scenario, &How { seed, protect, store, replicas, wall_s, base_s, trace }, measured))
+}
+
+async fn measure(
+    env: &Env,
+    options: &RunOptions,
+    plan: Plan,
+) -> anyhow::Result<(live::Measured, Option<Trace>)> {
+    if options.mode == Mode::Live {
+        let generator = evenkeel_core::Generator::from_seed(plan.seed);
+        return Ok((live::run(&Env { generator, ..env.clone() }, plan).await?, None));
+    }
+    let (measured, trace) = sim::run(env, plan, options.trace.is_some()).await?;
+    Ok((measured, Some(trace)))
+}
+
+/// Runs a scenario in virtual time on this thread, which must not be one of a runtime.
+pub(crate) fn virtual_here(name: &str, seed: u64) -> anyhow::Result<Report> {
+    let scenario = sim::find(name, Some(seed))?;
+    let base_s = match (scenario.goals.base, scenario.goals.p99_over_base_max_s) {
+        (Base::OwnRun, Some(_)) => {
+            let base = once_here(&scenario.without_faults(), seed, None)?;
+            (base.counts.completed > 0).then_some(base.latency_s.p99)
+        }
+        _ => None,
+    };
+    once_here(&scenario, seed, base_s)
+}
+
+fn once_here(scenario: &Scenario, seed: u64, base_s: Option<f64>) -> anyhow::Result<Report> {
+    let folder = Folder::temporary(Mode::Virtual)?;
+    let (protect, replicas) = (scenario.protect, scenario.topology.replicas);
+    let plan = Plan {
+        scenario: scenario.clone(),
+        seed,
+        protect,
+        replicas,
+        store: StoreChoice::Own(scenario.topology.store),
+        program: PathBuf::new(),
+        root: folder.path(),
+        world: None,
+        plant: Plant::default(),
+        progress: Arc::new(terminal::Line::new(scenario, protect, false, true)),
+    };
+    let (measured, trace) = sim::run_here(plan, false)?;
+    let how = How { seed, protect, store: "memory", replicas, wall_s: 0.0, base_s, trace: Some(trace) };
+    Ok(Report::new(scenario, &how, measured))
 }
 
 async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -> anyhow::Result<()> {
@@ -160,6 +216,10 @@ async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -
         let page = html::page(report, beside)?;
         tokio::fs::write(path, page).await.with_context(|| format!("write {}", path.display()))?;
     }
+    if let Some(path) = &options.trace {
+        let text = report.trace.join("\n") + "\n";
+        tokio::fs::write(path, text).await.with_context(|| format!("write {}", path.display()))?;
+    }
     if let Some(path) = &options.history {
         let lines = report.history.to_lines()?;
         tokio::fs::write(path, lines).await.with_context(|| format!("write {}", path.display()))?;
@@ -176,8 +236,7 @@ enum Folder {
 impl Folder {
     fn make(options: &RunOptions, scenario: &Scenario, protect: Protect) -> anyhow::Result<Self> {
         let Some(path) = &options.keep else {
-            let dir = tempfile::Builder::new().prefix("evenkeel-lab-").tempdir();
-            return dir.map(Self::Temporary).context("make a temporary folder");
+            return Self::temporary(options.mode);
         };
         // One command may run a scenario more than once.
         let path = &path.join(format!("{}-{}", scenario.name.replace(' ', "-"), protect.as_str()));
@@ -187,6 +246,19 @@ impl Folder {
             bail!("{} is not empty. Give a folder that is empty or does not exist.", path.display());
         }
         path.canonicalize().map(Self::Kept).with_context(|| format!("find {}", path.display()))
+    }
+
+    /// A folder that goes with the run; that of a virtual one in memory where the system has that,
+    /// since it waits for its files.
+    fn temporary(mode: Mode) -> anyhow::Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("evenkeel-lab-");
+        let memory = Path::new("/dev/shm");
+        let dir = match mode {
+            Mode::Virtual if memory.is_dir() => builder.tempdir_in(memory),
+            _ => builder.tempdir(),
+        };
+        dir.map(Self::Temporary).context("make a temporary folder")
     }
 
     fn path(&self) -> PathBuf {

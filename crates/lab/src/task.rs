@@ -15,6 +15,7 @@ mod verify;
 
 pub(crate) use conversation::canonical;
 pub use conversation::{Conversation, Item, Reply, SolverCall};
+pub(crate) use script::EFFECTS;
 pub use script::{Move, Script, Shape, Step, all, available};
 pub use solver::Solver;
 pub use verify::{Facts, Verdict, Verifier};

@@ -184,7 +184,7 @@ pub enum Entry {
 
 impl Entry {
     /// The task of the load, or the turn of the chat, that it speaks of.
-    pub(super) fn task(&self) -> Option<usize> {
+    pub(crate) fn task(&self) -> Option<usize> {
         match self {
             Self::Invoke { task, .. }
             | Self::Accepted { task, .. }

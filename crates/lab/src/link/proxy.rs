@@ -9,9 +9,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::{Bytes, BytesMut};
 use evenkeel_core::Mono;
-use evenkeel_env::{Env, Listener, Stream, Task};
+use evenkeel_env::{Env, Listener, Stream, Task, watch};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::rule::{Direction, Fault, Opening, Pace, Rules, Step};

@@ -57,7 +57,7 @@ impl Fault {
 
 /// Where bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     /// From the one who connected.
     Requests,
     /// Back to it.
@@ -66,7 +66,7 @@ pub(super) enum Direction {
 
 /// What becomes of a connection that somebody opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(crate) enum Opening {
     /// It goes on to the target.
     Passes,
     /// It ends at once.
@@ -75,7 +75,7 @@ pub(super) enum Opening {
 
 /// What becomes of the next bytes of an open connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// They pass after this time.
     PassAfter(Duration),
     /// They wait until the faults change.
@@ -86,32 +86,32 @@ pub(super) enum Step {
 
 /// The faults that are active now.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     next_id: u64,
     active: BTreeMap<u64, Fault>,
 }
 
 /// When one direction of a connection is free again, under a throttle.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     free_at: Mono,
 }
 
 impl Rules {
     /// Adds a fault; the number takes it back.
-    pub(super) fn add(&mut self, fault: Fault) -> u64 {
+    pub(crate) fn add(&mut self, fault: Fault) -> u64 {
         self.next_id += 1;
         self.active.insert(self.next_id, fault);
         self.next_id
     }
 
     /// Takes a fault back.
-    pub(super) fn remove(&mut self, id: u64) {
+    pub(crate) fn remove(&mut self, id: u64) {
         self.active.remove(&id);
     }
 
     /// Whether somebody listens.
-    pub(super) fn listens(&self) -> bool {
+    pub(crate) fn listens(&self) -> bool {
         !self.active.values().any(|fault| matches!(fault, Fault::Refuse {}))
     }
 
@@ -120,12 +120,12 @@ impl Rules {
     }
 
     /// What becomes of a new connection.
-    pub(super) fn opening(&self) -> Opening {
+    pub(crate) fn opening(&self) -> Opening {
         if self.cuts() { Opening::Ends } else { Opening::Passes }
     }
 
     /// What becomes of `n_bytes` that arrived at `now`. Of several faults the strongest counts.
-    pub(super) fn step(&self, direction: Direction, n_bytes: usize, now: Mono, pace: &mut Pace) -> Step {
+    pub(crate) fn step(&self, direction: Direction, n_bytes: usize, now: Mono, pace: &mut Pace) -> Step {
         if self.cuts() {
             return Step::End;
         }

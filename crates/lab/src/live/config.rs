@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 use toml::{Table, Value, toml};
 
-use super::process::ANY_PORT;
+use super::host::ANY_PORT;
 use super::{Plan, fleet};
 use crate::provider::{WireKind, base_url};
 use crate::scenario::Provider;
@@ -21,16 +21,14 @@ pub(super) struct Place {
     pub(super) provider_ports: BTreeMap<String, u16>,
 }
 
-/// Arguments of a replica.
-pub(super) fn replica_arguments(plan: &Plan) -> Vec<String> {
-    let role = if plan.replicas > 1 { "api" } else { "all" };
-    vec!["--role".to_owned(), role.to_owned()]
+/// What a replica does.
+pub(super) fn replica_role(plan: &Plan) -> &'static str {
+    if plan.replicas > 1 { "api" } else { "all" }
 }
 
-/// Arguments of the gateway in front of the replicas that listen on these ports.
-pub(super) fn gateway_arguments(ports: &[u16]) -> Vec<String> {
-    let peers: Vec<String> = ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect();
-    vec!["--role".to_owned(), "gateway".to_owned(), "--peers".to_owned(), peers.join(",")]
+/// The replicas that listen on these ports, as a gateway names them.
+pub(super) fn peers(ports: &[u16]) -> Vec<String> {
+    ports.iter().map(|port| format!("http://127.0.0.1:{port}")).collect()
 }
 
 /// The gateway's configuration.

@@ -1,5 +1,6 @@
 //! The store of a run: SQLite in the one replica, a PostgreSQL of the lab's own, or one that is there.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -8,6 +9,7 @@ use evenkeel_store::postgres::local::{LocalOptions, LocalPostgres, Stop};
 use tokio::sync::Mutex;
 
 use crate::scenario::{StoreChoice, StoreKind};
+use crate::sim::{Twin, World};
 
 /// The database of a PostgreSQL that the lab starts.
 const DATABASE: &str = "evenkeel";
@@ -22,11 +24,20 @@ pub(super) enum Database {
     Own { server: Mutex<LocalPostgres>, port: u16 },
     /// Somebody else's; it is neither started nor stopped.
     Url(String),
+    /// Simulated. `inside`: it counts as a part of the one replica, as SQLite is.
+    Twin { twin: Arc<Twin>, inside: bool },
 }
 
 impl Database {
     /// Starts what has to be started.
-    pub(super) async fn start(env: &Env, choice: &StoreChoice) -> anyhow::Result<Self> {
+    pub(super) async fn start(
+        env: &Env,
+        choice: &StoreChoice,
+        world: Option<&Arc<World>>,
+    ) -> anyhow::Result<Self> {
+        if let Some(world) = world {
+            return Ok(Self::Twin { twin: world.twin().clone(), inside: choice.engine() == "sqlite" });
+        }
         Ok(match choice {
             StoreChoice::Own(StoreKind::Sqlite) => Self::Sqlite,
             StoreChoice::Url(url) => Self::Url(url.clone()),
@@ -52,6 +63,7 @@ impl Database {
     pub(super) async fn url(&self, port: Option<u16>) -> Option<String> {
         match self {
             Self::Sqlite => None,
+            Self::Twin { .. } => Some("memory".to_owned()),
             Self::Own { server, port: own } => {
                 Some(server.lock().await.url_at(port.unwrap_or(*own), DATABASE))
             }
@@ -59,8 +71,20 @@ impl Database {
         }
     }
 
+    /// Whether it ends and starts with the replica's process.
+    pub(super) fn is_inside(&self) -> bool {
+        matches!(self, Self::Sqlite | Self::Twin { inside: true, .. })
+    }
+
     /// Kills the server and starts it again after `down`. `down_now` and `up_again` are told when.
     pub(super) async fn restart(&self, down: Duration, mut note: impl FnMut(bool)) -> anyhow::Result<()> {
+        if let Self::Twin { twin, .. } = self {
+            twin.set_up(false);
+            note(true);
+            tokio::time::sleep(down).await;
+            twin.set_up(true);
+            note(false);
+        }
         let Self::Own { server, .. } = self else { return Ok(()) };
         let mut server = server.lock().await;
         server.stop(Stop::Immediate).await.context("kill PostgreSQL")?;

@@ -7,12 +7,11 @@ use std::time::Duration;
 use evenkeel_core::Generator;
 use evenkeel_env::Task;
 use futures_util::future::BoxFuture;
-use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::Run;
 use super::fleet::Fleet;
-use super::process::Process;
+use super::host::Host;
 use crate::check::{Entry, Recorder};
 use crate::link;
 use crate::provider::Control;
@@ -81,11 +80,8 @@ impl One {
                 Action::Kill { times, down_s } => self.kills(*times, Duration::from_secs_f64(*down_s)).await,
                 Action::Stop => {
                     let Some(replica) = self.replica() else { return };
-                    replica.signal(Signal::STOP);
-                    let go_on = async || {
-                        replica.signal(Signal::CONT);
-                    };
-                    self.until_end(go_on).await;
+                    replica.stop();
+                    self.until_end(async || replica.go_on()).await;
                 }
                 Action::SlowStore { factor, base_ms } => {
                     self.fleet.slow_store(Some((*factor, *base_ms))).await;
@@ -110,13 +106,12 @@ impl One {
 
     async fn link(&self, fault: link::Fault) {
         let Target::Link(link) = self.planned.target else { return };
-        let set: Vec<_> =
-            self.fleet.proxies(link).into_iter().map(|proxy| (proxy.set(fault), proxy)).collect();
-        self.until_end(async || set.iter().for_each(|(id, proxy)| proxy.heal(*id))).await;
+        let set: Vec<_> = self.fleet.ways(link).into_iter().map(|way| (way.set(fault), way)).collect();
+        self.until_end(async || set.iter().for_each(|(id, way)| way.heal(*id))).await;
     }
 
     /// The replica that the fault is aimed at, or any one.
-    fn replica(&self) -> Option<Arc<Process>> {
+    fn replica(&self) -> Option<Arc<dyn Host>> {
         let number = match self.planned.target {
             Target::Replica(number) => Some(number),
             _ => None,
@@ -143,7 +138,7 @@ impl One {
         for replica in self.fleet.replicas() {
             self.note(true);
             replica.drain().await;
-            replica.clone().start_again().await;
+            replica.start_again().await;
             self.note(false);
             tokio::time::sleep(pause).await;
         }

@@ -18,28 +18,56 @@ use anyhow::{Context as _, bail};
 use evenkeel_core::Generator;
 use evenkeel_env::Env;
 use futures_util::future::join_all;
-use rustix::process::Signal;
 
 use super::Plan;
 use super::client::Door;
 use super::config::{self, Place};
 use super::database::Database;
-use super::process::{Launch, Process};
+use super::host::Host;
+use super::process::{Launch, Real};
 use crate::check::{Entry, Recorder};
-use crate::link::Proxy;
+use crate::link::{self, Proxy};
 use crate::provider::Control;
 use crate::scenario::{Action, Link, Target};
+use crate::sim::{self, SimHost, StoreLink};
 
 /// The running product.
 pub(super) struct Fleet {
     env: Env,
-    replicas: Vec<Arc<Process>>,
-    gateway: Option<Arc<Process>>,
+    replicas: Vec<Arc<dyn Host>>,
+    gateway: Option<Arc<dyn Host>>,
     database: Database,
-    /// Proxies by the one link that each stands for; to several providers there are several.
-    links: BTreeMap<Link, Vec<Arc<Proxy>>>,
+    /// Ways that can be broken, by the link that each is; to several providers there are several.
+    links: BTreeMap<Link, Vec<Way>>,
     entry: Vec<String>,
     recorder: Recorder,
+}
+
+/// A way between two components that can be broken.
+#[derive(Clone)]
+pub(super) enum Way {
+    /// Connections through a proxy.
+    Proxy(Arc<Proxy>),
+    /// Operations of a replica on the simulated store.
+    Store(Arc<StoreLink>),
+}
+
+impl Way {
+    /// Breaks it, until it is healed by the number that is returned.
+    pub(super) fn set(&self, fault: link::Fault) -> u64 {
+        match self {
+            Self::Proxy(proxy) => proxy.set(fault),
+            Self::Store(link) => link.set(fault),
+        }
+    }
+
+    /// Takes a fault back.
+    pub(super) fn heal(&self, id: u64) {
+        match self {
+            Self::Proxy(proxy) => proxy.heal(id),
+            Self::Store(link) => link.heal(id),
+        }
+    }
 }
 
 impl Fleet {
@@ -50,7 +78,7 @@ impl Fleet {
         providers: &BTreeMap<String, Control>,
         recorder: &Recorder,
     ) -> anyhow::Result<Self> {
-        let database = Database::start(env, &plan.store).await?;
+        let database = Database::start(env, &plan.store, plan.world.as_ref()).await?;
         let mut fleet = Self {
             env: env.clone(),
             replicas: Vec::new(),
@@ -79,7 +107,7 @@ impl Fleet {
         plan: &Plan,
         providers: &BTreeMap<String, Control>,
         n: usize,
-    ) -> anyhow::Result<Arc<Process>> {
+    ) -> anyhow::Result<Arc<dyn Host>> {
         let store = match self.database.port() {
             Some(port) => self.link(plan, Link::Store(Some(n)), port).await?,
             None => None,
@@ -91,14 +119,34 @@ impl Fleet {
             ports.insert(name.clone(), through.unwrap_or(port));
         }
         let place = Place { store_url: self.database.url(store).await, provider_ports: ports };
-        let launch = Launch {
-            name: format!("replica-{n}"),
-            program: plan.program.clone(),
-            arguments: config::replica_arguments(plan),
-            config: config::replica(plan, &place).context("write a replica's configuration")?,
-            root: plan.root.clone(),
+        let (name, role) = (format!("replica-{n}"), config::replica_role(plan));
+        let config = config::replica(plan, &place).context("write a replica's configuration")?;
+        let Some(world) = &plan.world else {
+            let arguments = vec!["--role".to_owned(), role.to_owned()];
+            let (program, root) = (plan.program.clone(), plan.root.clone());
+            let launch = Launch { name, program, arguments, config, root };
+            return Ok(Real::start(&self.env, launch, &self.recorder).await?);
         };
-        Process::start(&self.env, launch, &self.recorder).await
+        let store = world.twin().link(&name);
+        self.links.entry(Link::Store(Some(n))).or_default().push(Way::Store(store.clone()));
+        let set = vec![("server.role".to_owned(), role.to_owned())];
+        let launch = sim::Launch { name, config, set, store: Some(store) };
+        Ok(SimHost::start(world, launch, &self.recorder).await?)
+    }
+
+    async fn start_gateway(&self, plan: &Plan, ports: &[u16]) -> anyhow::Result<Arc<dyn Host>> {
+        let (name, peers) = ("gateway".to_owned(), config::peers(ports));
+        let config = config::gateway(plan).context("write the gateway's configuration")?;
+        let Some(world) = &plan.world else {
+            let arguments = ["--role", "gateway", "--peers", &peers.join(",")].map(str::to_owned).to_vec();
+            let (program, root) = (plan.program.clone(), plan.root.clone());
+            let launch = Launch { name, program, arguments, config, root };
+            return Ok(Real::start(&self.env, launch, &self.recorder).await?);
+        };
+        let set = [("server.role", "gateway".to_owned()), ("gateway.peers", format!("{peers:?}"))];
+        let set = set.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let launch = sim::Launch { name, config, set, store: None };
+        Ok(SimHost::start(world, launch, &self.recorder).await?)
     }
 
     /// A proxy in front of `port` if the scenario breaks this link; its port.
@@ -112,7 +160,7 @@ impl Fleet {
         }
         let proxy = Proxy::start(&self.env, port).await?;
         let through = proxy.port();
-        self.links.entry(link).or_default().push(proxy);
+        self.links.entry(link).or_default().push(Way::Proxy(proxy));
         Ok(Some(through))
     }
 
@@ -125,14 +173,7 @@ impl Fleet {
             inner.push(self.link(plan, link, port).await?.unwrap_or(port));
         }
         if plan.replicas > 1 {
-            let launch = Launch {
-                name: "gateway".to_owned(),
-                program: plan.program.clone(),
-                arguments: config::gateway_arguments(&inner),
-                config: config::gateway(plan).context("write the gateway's configuration")?,
-                root: plan.root.clone(),
-            };
-            let gateway = Process::start(&self.env, launch, &self.recorder).await?;
+            let gateway = self.start_gateway(plan, &inner).await?;
             let port = gateway.port().context("the gateway listens on a port")?;
             self.gateway = Some(gateway);
             inner = vec![self.link(plan, Link::Clients, port).await?.unwrap_or(port)];
@@ -166,7 +207,7 @@ impl Fleet {
     }
 
     /// The replica of this number, or any one.
-    pub(super) fn replica(&self, number: Option<usize>, generator: &Generator) -> Option<Arc<Process>> {
+    pub(super) fn replica(&self, number: Option<usize>, generator: &Generator) -> Option<Arc<dyn Host>> {
         let n = self.replicas.len();
         let idx = match number {
             Some(number) => number - 1,
@@ -176,14 +217,14 @@ impl Fleet {
     }
 
     /// All replicas, in order.
-    pub(super) fn replicas(&self) -> &[Arc<Process>] {
+    pub(super) fn replicas(&self) -> &[Arc<dyn Host>] {
         &self.replicas
     }
 
-    /// The proxies that a fault on this link is set on.
-    pub(super) fn proxies(&self, link: Link) -> Vec<Arc<Proxy>> {
+    /// The ways that a fault on this link is set on.
+    pub(super) fn ways(&self, link: Link) -> Vec<Way> {
         let covered = self.links.iter().filter(|(one, _)| link.covers(**one));
-        covered.flat_map(|(_, proxies)| proxies.clone()).collect()
+        covered.flat_map(|(_, ways)| ways.clone()).collect()
     }
 
     /// Makes every replica's store slow, or fast again with `None`.
@@ -193,11 +234,11 @@ impl Fleet {
 
     /// Restarts the store. SQLite lives in the product's process, so that is restarted.
     pub(super) async fn restart_store(&self, down: Duration, mut note: impl FnMut(bool)) {
-        if let (Database::Sqlite, Some(replica)) = (&self.database, self.replicas.first()) {
+        if let (true, Some(replica)) = (self.database.is_inside(), self.replicas.first()) {
             replica.kill().await;
             note(true);
             tokio::time::sleep(down).await;
-            replica.clone().start_again().await;
+            replica.start_again().await;
             note(false);
             return;
         }
@@ -210,12 +251,12 @@ impl Fleet {
     /// Brings everything up that a fault has left down.
     pub(super) async fn settle(&self) {
         for process in self.processes() {
-            process.signal(Signal::CONT);
-            process.clone().start_again().await;
+            process.go_on();
+            process.start_again().await;
         }
     }
 
-    fn processes(&self) -> impl Iterator<Item = &Arc<Process>> {
+    fn processes(&self) -> impl Iterator<Item = &Arc<dyn Host>> {
         self.replicas.iter().chain(&self.gateway)
     }
 

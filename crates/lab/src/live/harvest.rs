@@ -28,7 +28,10 @@ pub(super) async fn tasks(run: &Run, tasks: &Tasks) -> anyhow::Result<()> {
     for task in Asked::all(run) {
         ended.extend(store(run, &door, &task).await?);
     }
-    run.plan.progress.say("Checking the results: each task's tests run again in a fresh sandbox.");
+    run.plan.progress.say(match run.plan.world {
+        None => "Checking the results: each task's tests run again in a fresh sandbox.",
+        Some(_) => "Checking the results: each task's files are compared with those of its rehearsal.",
+    });
     let examined =
         stream::iter(ended).map(|end| examine(run, tasks, end)).buffer_unordered(N_EXAMINED_AT_ONCE);
     let examined: Vec<anyhow::Result<()>> = examined.collect().await;
@@ -118,7 +121,7 @@ pub(super) fn typed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Res
 
 async fn examine(run: &Run, tasks: &Tasks, end: End) -> anyhow::Result<()> {
     let label = format!("task-{}", end.task);
-    let facts = tasks.verifier.examine(tasks.script(end.task), &end.diff, &label).await?;
+    let facts = tasks.examiner.examine(tasks.script(end.task), &end.diff, &label).await?;
     run.recorder.add(|_| Entry::Examined { task: end.task, facts });
     Ok(())
 }

@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use evenkeel_env::{Env, process};
+use evenkeel_core::port::BoxFuture;
+use evenkeel_env::{Env, process, watch};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
-use tokio::sync::watch;
 
 use super::client::Door;
+use super::host::{ANY_PORT, Host};
 use crate::check::{Entry, Recorder};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -36,11 +37,8 @@ pub(super) struct Launch {
     pub(super) root: PathBuf,
 }
 
-/// Where a configuration listens before the process has picked a port.
-pub(super) const ANY_PORT: &str = "127.0.0.1:0";
-
 /// A running process of the product.
-pub(super) struct Process {
+struct Process {
     env: Env,
     launch: Launch,
     config_path: PathBuf,
@@ -60,7 +58,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Writes the configuration, starts the process and waits until it listens.
-    pub(super) async fn start(env: &Env, launch: Launch, recorder: &Recorder) -> anyhow::Result<Arc<Self>> {
+    async fn start(env: &Env, launch: Launch, recorder: &Recorder) -> anyhow::Result<Arc<Self>> {
         let process = Arc::new(Self {
             env: env.clone(),
             config_path: launch.root.join(format!("{}.toml", launch.name)),
@@ -82,29 +80,21 @@ impl Process {
         Ok(process)
     }
 
-    /// Its name.
-    pub(super) fn name(&self) -> &str {
+    /// Whether a process runs.
+    fn is_up(&self) -> bool {
+        self.pid.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    fn name(&self) -> &str {
         &self.launch.name
     }
 
-    /// Where it listens, as `http://HOST:PORT`.
-    pub(super) fn address(&self) -> String {
+    fn address(&self) -> String {
         self.address.get().cloned().unwrap_or_default()
     }
 
-    /// The port on which it listens.
-    pub(super) fn port(&self) -> Option<u16> {
-        self.address.get()?.rsplit_once(':')?.1.parse().ok()
-    }
-
-    /// A client of its door.
-    pub(super) fn door(&self) -> Door {
+    fn door(&self) -> Door {
         Door::new(&self.env, vec![self.address()])
-    }
-
-    /// Whether a process runs.
-    pub(super) fn is_up(&self) -> bool {
-        self.pid.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     async fn write_config(&self, listen: &str) -> anyhow::Result<()> {
@@ -174,7 +164,7 @@ impl Process {
                 let n_crashes = *self.ended.borrow();
                 if n_crashes <= u64::from(N_CRASHES_MAX) {
                     tokio::time::sleep(Duration::from_millis(500)).await;
-                    self.start_again().await;
+                    self.start_unless_up().await;
                 }
             }),
         );
@@ -185,16 +175,6 @@ impl Process {
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         lines.iter().skip(lines.len().saturating_sub(8)).copied().collect::<Vec<_>>().join("\n")
-    }
-
-    /// SIGKILL, and wait until it is gone.
-    pub(super) async fn kill(&self) {
-        self.signal_and_wait(Signal::KILL).await;
-    }
-
-    /// SIGTERM, and wait until it has handed over what it does and is gone.
-    pub(super) async fn drain(&self) {
-        self.signal_and_wait(Signal::TERM).await;
     }
 
     async fn signal_and_wait(&self, signal: Signal) {
@@ -210,13 +190,12 @@ impl Process {
     }
 
     /// Sends a signal; false if no process runs.
-    pub(super) fn signal(&self, signal: Signal) -> bool {
+    fn signal(&self, signal: Signal) -> bool {
         let pid = *self.pid.lock().unwrap_or_else(PoisonError::into_inner);
         pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 
-    /// Starts it again on the same data and port, unless it runs. A start that fails is a finding.
-    pub(super) async fn start_again(self: Arc<Self>) {
+    async fn start_unless_up(self: Arc<Self>) {
         let starting = self.clone();
         let _one_at_a_time = starting.starting.lock().await;
         if self.is_up() {
@@ -231,25 +210,69 @@ impl Process {
         }
     }
 
-    /// Makes the store slow, or fast again with `None`; lasts over restarts.
-    pub(super) async fn slow_store(&self, slowness: Option<(f64, u64)>) {
-        *self.slowness.lock().unwrap_or_else(PoisonError::into_inner) = slowness;
-        let (factor, base_ms) = slowness.unwrap_or((1.0, 0));
-        self.tell_slowness(factor, base_ms).await;
-    }
-
     async fn tell_slowness(&self, factor: f64, base_ms: u64) {
         let body = serde_json::json!({"factor": factor, "base_ms": base_ms});
         if let Err(trouble) = self.door().post("/v1/lab/store", None, &body).await {
             tracing::warn!(%trouble, "the store's speed could not be set");
         }
     }
+}
 
-    /// SIGTERM, and after a while SIGKILL.
-    pub(super) async fn end(&self) {
-        self.signal(Signal::CONT);
-        self.signal_and_wait(Signal::TERM).await;
-        self.signal_and_wait(Signal::KILL).await;
+/// The process as faults see it.
+pub(super) struct Real(Arc<Process>);
+
+impl Real {
+    /// Starts a process; see [`Process::start`].
+    pub(super) async fn start(env: &Env, launch: Launch, recorder: &Recorder) -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self(Process::start(env, launch, recorder).await?)))
+    }
+}
+
+impl Host for Real {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn address(&self) -> String {
+        self.0.address()
+    }
+
+    fn door(&self) -> Door {
+        self.0.door()
+    }
+
+    fn kill(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.signal_and_wait(Signal::KILL))
+    }
+
+    fn drain(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.signal_and_wait(Signal::TERM))
+    }
+
+    fn stop(&self) {
+        self.0.signal(Signal::STOP);
+    }
+
+    fn go_on(&self) {
+        self.0.signal(Signal::CONT);
+    }
+
+    fn start_again(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.clone().start_unless_up())
+    }
+
+    fn slow_store(&self, slowness: Option<(f64, u64)>) -> BoxFuture<'_, ()> {
+        *self.0.slowness.lock().unwrap_or_else(PoisonError::into_inner) = slowness;
+        let (factor, base_ms) = slowness.unwrap_or((1.0, 0));
+        Box::pin(self.0.tell_slowness(factor, base_ms))
+    }
+
+    fn end(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.go_on();
+            self.0.signal_and_wait(Signal::TERM).await;
+            self.0.signal_and_wait(Signal::KILL).await;
+        })
     }
 }
 

@@ -43,6 +43,8 @@ pub(crate) fn connection(shared: &Arc<Shared>, stream: Box<dyn Stream>) {
             });
             let serving = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
+                // A date would be the machine's, and nobody reads it.
+                .auto_date_header(false)
                 .serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 biased;

@@ -84,12 +84,12 @@ pub fn table(report: &Report) -> String {
     let protect = report.protect.as_str();
     let _ = writeln!(
         text,
-        "\n{}  (seed {}, protection {protect}, {} over {}, {:.0} s)",
+        "\n{}  (seed {}, protection {protect}, {} over {}, {})",
         report.scenario,
         report.seed,
         plural(report.replicas, "replica"),
         report.store,
-        report.wall_s
+        time(report)
     );
     let _ = writeln!(text, "\n  {:<24}{:>12}{:>12}  verdict", "goal", "limit", "measured");
     for goal in &report.goals {
@@ -141,6 +141,17 @@ pub fn table(report: &Report) -> String {
     }
     let _ = write!(text, "\n  {}", if report.pass { "Every goal holds." } else { "Not every goal holds." });
     text
+}
+
+/// How long it took; of a virtual run also by its own clock, and what names it exactly.
+fn time(report: &Report) -> String {
+    let wall_s = report.wall_s;
+    match report.virtual_s {
+        None => format!("{wall_s:.0} s"),
+        Some(virtual_s) => {
+            format!("{virtual_s:.0} s of virtual time in {wall_s:.1} s, digest {}", report.digest)
+        }
+    }
 }
 
 /// `1 replica`, `3 replicas`.

@@ -1,0 +1,216 @@
+//! The swarm: a scenario that is drawn from the seed instead of read from a file.
+//!
+//! Each seed leaves most things out and does the rest hard: another topology, another load, another
+//! handful of faults, other limits. Many small and different runs find more than many equal ones.
+//! A drawn scenario has no goal for success, since its faults may take everything away; what must hold
+//! is what the checker says: nothing lost, doubled or forked while things break, and an end for all
+//! that was accepted after everything has healed.
+
+use evenkeel_core::Generator;
+use evenkeel_model::config::DeploymentLimits;
+use evenkeel_server::config::Limits;
+
+use crate::link;
+use crate::provider::{Fault, Timing, WireKind};
+use crate::scenario::{
+    Action, Base, Chat, Door, Goals, Link, PlannedFault, Protect, Provider, Scenario, StoreKind, Target,
+    Topology, Traffic,
+};
+use crate::task::Shape;
+
+/// The name by which a drawn scenario is asked for.
+pub(crate) const SWARM: &str = "swarm";
+
+/// The scenario of this seed.
+pub(crate) fn draw(seed: u64) -> Scenario {
+    let dice = Dice(Generator::from_seed(seed).part("swarm"));
+    let is_chat = dice.comes(0.6);
+    let topology = topology(&dice);
+    let traffic = traffic(&dice, is_chat);
+    let faults = (0..dice.below(5)).filter_map(|_| fault(&dice, &topology, traffic.duration_s)).collect();
+    Scenario {
+        name: SWARM.to_owned(),
+        about: format!("Drawn from seed {seed}."),
+        seed,
+        protect: Protect::Full,
+        chat: chat(&dice),
+        model: Timing {
+            first_token_ms: dice.between(50.0, 900.0),
+            tokens_per_s: dice.between(20.0, 200.0),
+            jitter: dice.between(0.0, 0.5),
+            piece_ms: dice.between(50.0, 500.0),
+        },
+        provider: providers(&dice),
+        limits: limits(&dice),
+        topology,
+        traffic,
+        faults,
+        goals: Goals {
+            success_min: 0.0,
+            p99_max_s: None,
+            p99_over_base_max_s: None,
+            base: Base::BeforeFault,
+            lost_max: 0,
+            doubled_max: 0,
+            calls_while_down_max: None,
+            resumed_min: None,
+            parked_min: None,
+            fenced_min: None,
+        },
+    }
+}
+
+struct Dice(Generator);
+
+impl Dice {
+    fn comes(&self, share: f64) -> bool {
+        self.0.unit() < share
+    }
+
+    fn below(&self, n: u64) -> u64 {
+        self.0.below(n)
+    }
+
+    /// From 1 to `n`.
+    fn number(&self, n: usize) -> usize {
+        1 + usize::try_from(self.below(n as u64)).unwrap_or_default()
+    }
+
+    fn between(&self, low: f64, high: f64) -> f64 {
+        // Three digits are enough, and can be read in a log.
+        ((low + (high - low) * self.0.unit()) * 1_000.0).round() / 1_000.0
+    }
+
+    fn share(&self) -> f64 {
+        if self.comes(0.5) { 0.0 } else { self.between(0.05, 0.6) }
+    }
+}
+
+fn topology(dice: &Dice) -> Topology {
+    let replicas = dice.number(3);
+    let store = if replicas == 1 && dice.comes(0.6) { StoreKind::Sqlite } else { StoreKind::Postgres };
+    Topology { replicas, store }
+}
+
+fn traffic(dice: &Dice, is_chat: bool) -> Traffic {
+    let (shape, rate_per_s, duration_s) = if is_chat {
+        (Shape::Chat, dice.between(5.0, 30.0), dice.between(6.0, 15.0))
+    } else {
+        (Shape::Short, dice.between(0.5, 2.0), dice.between(6.0, 15.0))
+    };
+    Traffic { shape, rate_per_s, duration_s, tasks: Vec::new(), settle_s: 180.0 }
+}
+
+fn chat(dice: &Dice) -> Chat {
+    Chat {
+        door: if dice.comes(0.5) { Door::Wait } else { Door::Stream },
+        second_share: dice.share(),
+        second_within_s: dice.between(0.2, 3.0),
+        burst: if dice.comes(0.7) { 1 } else { dice.number(6) },
+        hot_share: if dice.comes(0.7) { 0.0 } else { dice.between(0.05, 0.4) },
+        duplicate_share: dice.share(),
+        disconnect_share: dice.share(),
+        reply_tokens: dice.number(80),
+        ..Chat::default()
+    }
+}
+
+fn providers(dice: &Dice) -> Vec<Provider> {
+    let names = [("primary", WireKind::Openai), ("secondary", WireKind::Anthropic)];
+    let n = if dice.comes(0.3) { 1 } else { 2 };
+    let provider = |&(name, wire): &(&str, WireKind)| Provider {
+        name: name.to_owned(),
+        wire,
+        limits: DeploymentLimits::default(),
+        context_tokens: 18_000,
+    };
+    names.iter().take(n).map(provider).collect()
+}
+
+fn limits(dice: &Dice) -> Limits {
+    let mut limits = Limits::default();
+    if dice.comes(0.3) {
+        limits.harness.slots = dice.number(40) + 2;
+    }
+    if dice.comes(0.2) {
+        limits.store.slots = dice.number(8);
+    }
+    if dice.comes(0.2) {
+        limits.tools.slots = dice.number(4);
+        limits.sandbox.slots = dice.number(4);
+    }
+    limits
+}
+
+/// One fault; none if what was drawn does not exist in this topology.
+fn fault(dice: &Dice, topology: &Topology, load_s: f64) -> Option<PlannedFault> {
+    let (at_s, for_s) = (dice.between(0.5, load_s), dice.between(0.5, 12.0));
+    let n = dice.number(topology.replicas);
+    let process = if topology.replicas == 1 { Target::Process } else { Target::Replica(n) };
+    let (target, action) = match dice.below(10) {
+        0..=3 => (Target::Provider("primary".to_owned()), Action::Provider(of_provider(dice))),
+        4 => (process, Action::Kill { times: 1, down_s: dice.between(0.2, 5.0) }),
+        5 => (process, Action::Stop),
+        6 => {
+            let (factor, base_ms) = (dice.between(2.0, 40.0), 1 + dice.below(20));
+            (Target::Store, Action::SlowStore { factor, base_ms })
+        }
+        7 => (Target::Store, Action::RestartStore { down_s: dice.between(0.2, 5.0) }),
+        8 if topology.replicas > 1 => {
+            (Target::Replicas, Action::RollingRestart { pause_s: dice.between(0.2, 2.0) })
+        }
+        8 => return None,
+        _ => {
+            let link = of_link(dice, topology, n)?;
+            (Target::Link(link), Action::Link(on_link(dice)))
+        }
+    };
+    let for_s = match action {
+        Action::Kill { down_s, .. } | Action::RestartStore { down_s } => down_s,
+        // Each replica takes as long as its runs need to reach the end of their step.
+        Action::RollingRestart { .. } => 60.0,
+        _ => for_s,
+    };
+    Some(PlannedFault { at_s, for_s, repeat: None, target, action })
+}
+
+fn of_provider(dice: &Dice) -> Fault {
+    let p = if dice.comes(0.5) { 1.0 } else { dice.between(0.1, 0.9) };
+    let after_pieces = dice.number(4);
+    match dice.below(14) {
+        0 | 1 => Fault::Down,
+        2 => Fault::Down503,
+        3 => Fault::BlackHole,
+        4 => Fault::Errors { p, status: 500 },
+        5 => Fault::Slow { factor: dice.between(2.0, 15.0) },
+        6 => Fault::SlowDrip { every_ms: 500 + dice.below(5_000), p },
+        7 => Fault::RateLimit { retry_after_s: dice.comes(0.5).then(|| dice.between(1.0, 8.0)), p },
+        8 => Fault::Cut { after_pieces, p },
+        9 => Fault::CleanEnd { after_pieces, p },
+        10 => Fault::ErrorEvent { after_pieces, p },
+        11 => Fault::Stall { after_pieces: after_pieces - 1, p },
+        12 => Fault::KeepAlive { every_ms: 500 + dice.below(2_000), p },
+        _ => Fault::MalformedJson { after_pieces, p },
+    }
+}
+
+fn of_link(dice: &Dice, topology: &Topology, n: usize) -> Option<Link> {
+    let replica = if dice.comes(0.2) { None } else { Some(n) };
+    match dice.below(4) {
+        0 => Some(Link::Clients),
+        1 => (topology.replicas > 1).then_some(Link::Gateway(replica)),
+        2 => (topology.store == StoreKind::Postgres).then_some(Link::Store(replica)),
+        _ => Some(Link::Providers(replica)),
+    }
+}
+
+fn on_link(dice: &Dice) -> link::Fault {
+    match dice.below(6) {
+        0 => link::Fault::Delay { ms: 1 + dice.below(800) },
+        1 => link::Fault::Cut {},
+        2 => link::Fault::Refuse {},
+        3 => link::Fault::Hold {},
+        4 => link::Fault::HoldAnswers {},
+        _ => link::Fault::Throttle { bytes_per_s: 500 + dice.below(20_000) },
+    }
+}
