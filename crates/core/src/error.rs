@@ -137,6 +137,9 @@ codes! {
     ToolServerLost = "tool-server-lost", 500, "The MCP server went away.";
     PolicyInvalid = "policy-invalid", 500, "A policy does not parse or does not fit the schema.";
     PolicyDenied = "policy-denied", 403, "Policy does not allow this call.";
+    ApprovalNotFound = "approval-not-found", 404, "There is no such approval for this tenant.";
+    ApprovalClosed = "approval-closed", 409, "The approval is not open any more.";
+    ApprovalExpired = "approval-expired", 500, "Nobody answered an approval in time.";
     PathOutside = "path-outside", 500, "The path leaves the workspace.";
     RepositoryUnreadable = "repository-unreadable", 422, "The repository cannot be read.";
     WorkspaceFailed = "workspace-failed", 500, "The workspace cannot be prepared or restored.";

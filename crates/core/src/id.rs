@@ -137,6 +137,26 @@ text_id! {
     EffectId
 }
 
+text_id! {
+    /// An approval: names its run, step, call and what is asked.
+    ApprovalId
+}
+
+impl ApprovalId {
+    /// The id of the question with this digest about call `call_idx` in step `step` of `run`.
+    #[must_use]
+    pub fn of(run: RunId, step: u32, call_idx: u32, digest: &str) -> Self {
+        let asked: String = digest.chars().take(12).collect();
+        Self(format!("apr_{}_{step}_{call_idx}_{asked}", run.0.simple()))
+    }
+
+    /// The run that it names.
+    #[must_use]
+    pub fn run(&self) -> Option<RunId> {
+        self.0.strip_prefix("apr_")?.split('_').next()?.parse().ok()
+    }
+}
+
 impl BlobId {
     /// The id of these bytes.
     #[must_use]

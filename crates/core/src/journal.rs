@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Wall;
-use crate::id::{BlobId, CallId, EffectId, RunId, SnapshotId, ThreadId};
+use crate::approval::{Answered, Approval};
+use crate::id::{ApprovalId, BlobId, CallId, EffectId, RunId, SnapshotId, ThreadId};
 use crate::message::Message;
 use crate::run::{Attempt, Outcome, WaitReason};
 
@@ -103,6 +104,9 @@ pub struct EffectIntent {
     /// Ids of the policies that decided.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<String>,
+    /// The approval that this effect uses up, where policy asked for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalId>,
 }
 
 /// The recorded result of an effect.
@@ -192,6 +196,17 @@ pub enum EventBody {
         verdict: Verdict,
         /// Ids of the policies that decided.
         policies: Vec<String>,
+    },
+    /// A person is asked whether a call may run.
+    ApprovalRequested(Approval),
+    /// A person answered, or nobody did in time.
+    ApprovalAnswered {
+        /// The question.
+        approval: ApprovalId,
+        /// The call.
+        call_id: CallId,
+        /// The answer.
+        answer: Answered,
     },
     /// A call is about to run.
     EffectIntended(EffectIntent),

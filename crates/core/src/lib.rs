@@ -7,6 +7,7 @@
 //! `now` and the generator as arguments.
 
 pub mod agent;
+pub mod approval;
 pub mod clock;
 pub mod control;
 pub mod error;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::RunLimits;
+use crate::approval::Approval;
 use crate::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use crate::message::{Message, Usage};
 use crate::{Error, Wall};
@@ -53,6 +54,19 @@ pub enum RunState {
     Cancelled,
     /// Ended because its deadline passed before it could finish.
     Expired,
+}
+
+impl Run {
+    /// What a person is asked while the run waits for it; empty in any other state.
+    #[must_use]
+    pub fn asks(&self) -> &[Approval] {
+        match &self.wait {
+            Some(wait) if self.state == RunState::Waiting && wait.on == WaitReason::Approval => {
+                &wait.approvals
+            }
+            _ => &[],
+        }
+    }
 }
 
 impl RunState {
@@ -219,6 +233,9 @@ pub struct Waiting {
     pub until_hint: Option<Wall>,
     /// The route it waits on, for `WaitReason::Model`.
     pub route: Option<String>,
+    /// What a person is asked, for `WaitReason::Approval`, in the order of the calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
 }
 
 /// Why a run ended, or is to end, without its own answer. Kept for ever: it is what its client is

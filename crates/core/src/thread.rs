@@ -28,6 +28,9 @@ pub struct Thread {
     pub seq_last: u64,
     /// The run that holds the thread now.
     pub active: Option<RunId>,
+    /// The active run waits until a person answers.
+    #[serde(default)]
+    pub asks: bool,
     /// Turns that wait for it.
     pub n_waiting: u32,
     /// The newest run, whatever its state.

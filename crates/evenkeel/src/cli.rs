@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Runs(cmd::runs::Args),
     /// List, show and remove threads
     Threads(cmd::threads::Args),
+    /// List what runs ask of a person, approve it or deny it
+    Approvals(cmd::approvals::Args),
     /// Show the model router; drain, enable or probe a deployment
     Router(cmd::router::Args),
     /// List the replicas of a platform and how they are

@@ -1,5 +1,6 @@
 //! The commands. Each reads its arguments, does one thing, and gives an exit code.
 
+pub(crate) mod approvals;
 pub(crate) mod chat;
 pub(crate) mod check;
 pub(crate) mod configure;
@@ -44,6 +45,7 @@ pub(crate) async fn run(cli: Cli) -> Done {
         Command::Explain(args) => explain::run(&env, args).await,
         Command::Doctor(args) => doctor::run(args),
         Command::Runs(args) => runs::run(&env, args).await,
+        Command::Approvals(args) => approvals::run(&env, args).await,
         Command::Replicas(args) => replicas::run(&env, args).await,
         Command::Drain(args) => drain::run(&env, args).await,
         Command::Router(args) => router::run(&env, args).await,

@@ -29,10 +29,26 @@ pub struct HarnessConfig {
     pub park_poll_ms: u64,
     /// How long an interactive run may stay parked before it fails, in milliseconds.
     pub interactive_park_ms: u64,
+    /// How long a person may take to answer an approval, in milliseconds; never beyond the run's own
+    /// deadline.
+    pub approval_ms: u64,
+    /// What becomes of a call whose approval nobody answered.
+    pub approval_on_timeout: OnTimeout,
     /// Grace after a tool's own time limit before the harness drops the call, in milliseconds.
     pub tool_grace_ms: u64,
     /// When and how far context is compacted.
     pub compact: CompactConfig,
+}
+
+/// What becomes of a call whose approval nobody answered. That it runs is no choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// It does not run, the model is told so, and the run goes on.
+    #[default]
+    Deny,
+    /// The run fails.
+    Fail,
 }
 
 /// When and how far context is compacted.
@@ -65,6 +81,8 @@ impl Default for HarnessConfig {
             poll_max_ms: 1_000,
             park_poll_ms: 15_000,
             interactive_park_ms: 5_000,
+            approval_ms: 24 * 60 * 60 * 1_000,
+            approval_on_timeout: OnTimeout::Deny,
             tool_grace_ms: 5_000,
             compact: CompactConfig::default(),
         }

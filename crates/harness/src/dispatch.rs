@@ -254,7 +254,7 @@ impl Dispatch {
                 self.swept.notify_one();
                 None
             }
-            Left::Released | Left::Fenced => None,
+            Left::Asks | Left::Released | Left::Fenced => None,
         }
     }
 
@@ -326,6 +326,7 @@ impl Dispatch {
             n_stolen: counters.n_stolen,
             n_parked: counters.n_parked,
             n_woken: counters.n_woken,
+            n_asked: counters.n_asked,
             ended: counters.ended,
             n_fenced: counters.n_fenced,
             n_self_fenced: counters.n_self_fenced,

@@ -59,6 +59,8 @@ pub struct HarnessStats {
     pub n_parked: u64,
     /// Parked runs woken here.
     pub n_woken: u64,
+    /// Times a run was parked until a person answers.
+    pub n_asked: u64,
     /// Runs that ended here, by the word of their state.
     pub ended: BTreeMap<&'static str, u64>,
     /// Claims that were lost to a later one.

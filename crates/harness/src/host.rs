@@ -37,6 +37,7 @@ pub(crate) struct Counters {
     pub(crate) n_stolen: u64,
     pub(crate) n_parked: u64,
     pub(crate) n_woken: u64,
+    pub(crate) n_asked: u64,
     pub(crate) ended: BTreeMap<&'static str, u64>,
     pub(crate) n_fenced: u64,
     pub(crate) n_self_fenced: u64,

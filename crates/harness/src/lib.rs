@@ -33,5 +33,5 @@ mod host;
 mod kept;
 mod run;
 
-pub use config::{CompactConfig, HarnessConfig};
+pub use config::{CompactConfig, HarnessConfig, OnTimeout};
 pub use harness::{Harness, HarnessSlots, HarnessStats, Parts};

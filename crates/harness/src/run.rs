@@ -9,6 +9,7 @@
 //! next action that somebody outside could notice: before a tool starts, before the model is asked
 //! again, at the end of a step and at the end of the run.
 
+pub(crate) mod approve;
 pub(crate) mod attempt;
 pub(crate) mod commit;
 pub(crate) mod drive;

@@ -3,6 +3,7 @@
 //! The primary door is the LangGraph Agent Server dialect; `/v1` is our own. Handlers hold no state:
 //! they parse with `wire`, ask the store with the caller's tenant in every question, and show.
 
+mod approvals;
 mod assistants;
 mod attach;
 mod cancel;
@@ -67,7 +68,7 @@ fn agents(door: Door) -> Door {
 }
 
 fn ours(door: Door) -> Door {
-    thread_log::serve(operator::serve(door))
+    approvals::serve(thread_log::serve(operator::serve(door)))
 }
 
 fn health(door: Door) -> Door {
@@ -305,6 +306,14 @@ async fn find_run(shared: &Shared, tenant: &TenantId, thread: ThreadId, run: Run
 
 fn is_undone(run: &Run) -> bool {
     run.outcome.as_ref().and_then(|outcome| outcome.reason).is_some_and(EndReason::undoes)
+}
+
+/// The run that waits for a person on a thread, if one does.
+async fn asking_run(shared: &Shared, thread: &Thread) -> Result<Option<Run>, Error> {
+    match thread.active {
+        Some(run) if thread.asks => shared.store.get_run(RunRef { tenant: thread.tenant.clone(), run }).await,
+        _ => Ok(None),
+    }
 }
 
 /// The newest run of a thread.

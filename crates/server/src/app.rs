@@ -244,6 +244,8 @@ fn harness_config(config: &Config, listening: SocketAddr) -> HarnessConfig {
         lease_ttl_ms: ms(replica.lease_ttl),
         fence_after_ms: ms(replica.fence_after),
         protect: config.protect,
+        approval_ms: ms(config.approvals.timeout),
+        approval_on_timeout: config.approvals.on_timeout,
         ..HarnessConfig::default()
     }
 }

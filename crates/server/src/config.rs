@@ -28,8 +28,8 @@ pub use limits::{ApiLimits, DurationText, GatewayLimits, HarnessLimits, Limits, 
 pub use overlay::{Environment, Overrides};
 pub use replicas::{GatewaySection, ReplicaSection};
 pub use sections::{
-    AssistantSection, AuthMode, AuthSection, KeySection, Role, ServerSection, TelemetrySection,
-    WorkspacesSection,
+    ApprovalsSection, AssistantSection, AuthMode, AuthSection, KeySection, Role, ServerSection,
+    TelemetrySection, WorkspacesSection,
 };
 pub use store::{StoreEngine, StoreUrl};
 
@@ -54,6 +54,8 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// `[workspaces]`.
     pub workspaces: WorkspacesSection,
+    /// `[approvals]`.
+    pub approvals: ApprovalsSection,
     /// `[assistants.NAME]`: changes a built-in assistant or declares a new one.
     pub assistants: BTreeMap<String, AssistantSection>,
     /// `[telemetry]`.

@@ -6,6 +6,7 @@
 
 pub(crate) mod assistant;
 pub(crate) mod input;
+pub(crate) mod interrupt;
 pub(crate) mod message;
 pub(crate) mod modes;
 pub(crate) mod refusal;

@@ -113,6 +113,7 @@ fn operations(run: RunId, step: u32) -> [Vec<NewEvent>; 3] {
         guards: Vec::new(),
         snapshot: None,
         policies: vec!["default".to_owned()],
+        approval: None,
     });
     let result = EventBody::EffectSettled(EffectResult {
         effect,

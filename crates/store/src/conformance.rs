@@ -7,6 +7,7 @@
 //!
 //! Durability and damage are not here: they need a file, and stand in the tests of the engine.
 
+mod approvals;
 mod busy;
 mod cancels;
 mod claims;
@@ -64,6 +65,7 @@ pub fn cases_of_all() -> impl Iterator<Item = &'static Case> {
         keys::CASES,
         claims::CASES,
         cancels::CASES,
+        approvals::CASES,
         tenants::CASES,
         storage::CASES,
     ]

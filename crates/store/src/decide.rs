@@ -13,6 +13,7 @@
 //! | running, cancelling -> an end | `turn`, and `cancel` when forced |
 //! | queued, waiting -> cancelled, expired | `cancel` |
 //! | running -> cancelling | `cancel` |
+//! | waiting -> queued, when a person answered | `answer` |
 //!
 //! `thread` makes, changes and removes threads, and writes what no run writes.
 //! `busy` says what a new turn does to those before it, and joins turns.
@@ -20,6 +21,7 @@
 //! `replica` keeps leases; `read` answers questions.
 
 mod admit;
+mod answer;
 mod busy;
 mod cancel;
 mod claim;
@@ -76,6 +78,7 @@ pub(crate) fn apply(ctx: &mut Context<'_>, op: &Op) -> Rowed<Reply> {
             Reply::CommitTurn(turn::commit_turn(ctx, request)?)
         }
         Op::Park(request) => Reply::Park(write::park(ctx, request)?),
+        Op::Answer(request) => Reply::Answer(answer::answer(ctx, request)?),
         Op::Release(request) => Reply::Release(write::release(ctx, request)?),
         Op::Wake(request) => Reply::Wake(claim::wake(ctx, request)?),
         Op::ClaimReady(request) => Reply::ClaimReady(claim::claim_ready(ctx, request)?),

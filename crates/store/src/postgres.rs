@@ -300,6 +300,10 @@ impl PostgresStore {
                 let thread = self.thread_of_run(of.run.0, until).await?;
                 self.write(Op::Cancel(of), thread, Vec::new(), None, until).await
             }
+            Op::Answer(of) => {
+                let thread = self.thread_of_run(of.run.0, until).await?;
+                self.write(Op::Answer(of), thread, Vec::new(), None, until).await
+            }
             Op::DeleteRun(of) => {
                 let thread = self.thread_of_run(of.run.0, until).await?;
                 self.write(Op::DeleteRun(of), thread, Vec::new(), None, until).await

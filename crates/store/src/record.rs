@@ -39,6 +39,9 @@ pub(crate) struct ThreadRow {
     /// rewind to an earlier event cannot know where the context began then.
     pub(crate) context_at: u64,
     pub(crate) active: Option<RunId>,
+    /// The active run waits until a person answers.
+    #[serde(default)]
+    pub(crate) asks: bool,
     /// Open runs of the thread besides the active one.
     pub(crate) n_waiting: u32,
     /// The newest run that is not hidden.
@@ -61,6 +64,7 @@ impl ThreadRow {
             context_from: 1,
             context_at: 0,
             active: None,
+            asks: false,
             n_waiting: 0,
             newest_run: None,
             busy_policy: None,
@@ -79,6 +83,7 @@ impl ThreadRow {
             epoch: self.epoch,
             seq_last: self.seq_last,
             active: self.active,
+            asks: self.asks,
             n_waiting: self.n_waiting,
             newest_run: self.newest_run,
             newest_state,

@@ -141,8 +141,8 @@ pub(crate) trait Rows {
     fn n_queued_before(&mut self, thread_n: u64, run_n: u64) -> Rowed<u32>;
     /// Runs that can be claimed at `now`, oldest first: `ready`, and not before a later instant.
     fn ready(&mut self, now: Wall, limit: u32) -> Rowed<Vec<u64>>;
-    /// Parked runs, most urgent first; on any route if `route` is `None`.
-    fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>>;
+    /// Parked runs that can be claimed at `now`, most urgent first; on any route if `route` is `None`.
+    fn parked(&mut self, now: Wall, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>>;
     /// Replicas that own runs.
     fn owners(&mut self) -> Rowed<Vec<ReplicaId>>;
     /// Runs of one owner in one state, oldest first.

@@ -143,6 +143,10 @@ impl Policy {
             match (&verdict, &one) {
                 (Verdict::Deny { .. }, _) => {}
                 (_, Verdict::Deny { .. }) | (Verdict::Allow, Verdict::Ask { .. }) => verdict = one.clone(),
+                // A person is told of everything that is asked: the answer is for all of it.
+                (Verdict::Ask { reason: before }, Verdict::Ask { reason }) => {
+                    verdict = Verdict::Ask { reason: format!("{before}; {reason}") };
+                }
                 _ => {}
             }
             parts.push(Judged { action: fact.action(), resource: fact.shown(), verdict: one, policies: ids });

@@ -23,7 +23,8 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::id::{BlobId, EffectId, IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
+use crate::approval::{Approval, Decision};
+use crate::id::{ApprovalId, BlobId, EffectId, IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use crate::journal::{EffectIntent, EffectResult, Event, NewEvent};
 use crate::run::{BusyPolicy, Outcome, Run, RunSpec, RunState, WaitReason};
 use crate::thread::Thread;
@@ -185,6 +186,52 @@ pub enum ThreadCreated {
     Taken,
 }
 
+/// Answers questions of a run that waits for a person's approval.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The run.
+    pub run: RunId,
+    /// What is answered, each once.
+    pub answers: Vec<OneAnswer>,
+    /// Who answers.
+    pub by: String,
+    /// The client's key, with the thread as its scope: the same request again changes nothing.
+    pub key: Option<IdempotencyKey>,
+}
+
+/// The answer to one question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OneAnswer {
+    /// The question.
+    pub approval: ApprovalId,
+    /// Whether the call may run.
+    pub decision: Decision,
+    /// In words, for the model.
+    pub note: String,
+}
+
+/// What became of answers. They are stored all or none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AnswerTaken {
+    /// Stored. A run of which nothing is open any more is queued again, as the next of its thread.
+    Done {
+        /// The run as it is now.
+        run: Box<Run>,
+        /// Newest sequence number of its thread.
+        seq_last: u64,
+    },
+    /// The key is known: nothing was changed.
+    Replayed(Box<Run>),
+    /// The key names another request.
+    KeyConflict,
+    /// One of them is not open: it was answered, it expired, or its run went on or ended.
+    Closed(Box<Run>),
+    /// There is no such run.
+    NotFound,
+}
+
 /// Asks for a turn to be accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Admit {
@@ -341,6 +388,9 @@ pub struct Park {
     pub until_hint: Option<Wall>,
     /// The model route, for `WaitReason::Model`.
     pub route: Option<String>,
+    /// What a person is asked, for `WaitReason::Approval`. The run is woken at `until_hint` if it
+    /// was not answered by then.
+    pub approvals: Vec<Approval>,
     /// Events before the `Parked` event, which the engine appends itself.
     pub events: Vec<NewEvent>,
 }
@@ -352,7 +402,8 @@ pub struct Release {
     pub fence: Fence,
 }
 
-/// Claims parked runs, most urgent first: interactive before batch, then the earliest deadline.
+/// Claims parked runs, most urgent first: interactive before batch, then the earliest deadline. Of
+/// those that wait for a person's approval only the ones whose `until_hint` has passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wake {
     /// Who claims.
@@ -646,6 +697,8 @@ operations! {
     commit_turn: CommitTurn(CommitTurn) -> TurnCommitted;
     /// Stores a run as waiting.
     park: Park(Park) -> Written;
+    /// Answers what a run asks of a person.
+    answer: Answer(Answer) -> AnswerTaken;
     /// Gives a claim back; the run is queued again.
     release: Release(Release) -> Written;
     /// Claims parked runs.

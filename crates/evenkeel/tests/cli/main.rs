@@ -1,7 +1,9 @@
 //! The binary from outside: what scripts and operators rely on. Exit codes, what goes to which
 //! stream, keys that open the door, an orderly end, and that bad input stops before anything starts.
 
+mod approvals;
 mod killed;
+mod play;
 mod talk;
 
 use std::path::Path;

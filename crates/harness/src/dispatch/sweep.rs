@@ -1,9 +1,9 @@
 //! The sweep: what must happen at some time although nobody asks for it.
 //!
 //! Ends what waits past its deadline; fails interactive turns whose park is over; tries a parked
-//! run of each route now and then without a permit; keeps the router's number of parked runs in
-//! step with the store; finds claims of ours that nobody drives, and stops what is driven here and
-//! is ours no more.
+//! run of each route now and then without a permit; goes on with runs whose question to a person
+//! nobody answered in time; keeps the router's number of parked runs in step with the store; finds
+//! claims of ours that nobody drives, and stops what is driven here and is ours no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,12 +23,15 @@ const EVERY: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(5);
 /// Runs ended in one sweep.
 const EXPIRE_MAX: u32 = 256;
+/// Runs woken in one look for questions that expired.
+const UNANSWERED_MAX: usize = 16;
 
 /// When each seldom thing is due again.
 #[derive(Default)]
 struct Dues {
     counts: Mono,
     undriven: Mono,
+    unanswered: Mono,
     park_poll: BTreeMap<String, Mono>,
 }
 
@@ -60,6 +63,10 @@ impl Dispatch {
             self.count_parked().await;
         }
         self.poll_parked(now, dues).await;
+        if now >= dues.unanswered {
+            dues.unanswered = now.after(SELDOM);
+            self.wake_unanswered().await;
+        }
         let look = std::mem::take(&mut self.state().look);
         if now >= dues.undriven || look {
             // A second look decides, and after a failure it must not be long in coming.
@@ -125,6 +132,27 @@ impl Dispatch {
             if now >= due {
                 dues.park_poll.insert(route.clone(), now.after(every));
                 self.wake_without_permit(&route, 1).await;
+            }
+        }
+    }
+
+    /// Goes on with runs whose question to a person has expired.
+    async fn wake_unanswered(&self) {
+        let slots = self.reserve(UNANSWERED_MAX);
+        if slots.is_empty() {
+            return;
+        }
+        let limit = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+        let request = Wake { me: self.replica(), on: WaitReason::Approval, route: None, limit };
+        match self.host.answer(self.host.parts.store.wake(request)).await {
+            Ok(claims) => {
+                let n = u64::try_from(claims.len()).unwrap_or(0);
+                self.host.count(|counters| counters.n_woken += n);
+                self.begin_all(claims, slots, &Source::Woken(None));
+            }
+            Err(error) => {
+                drop(slots);
+                self.claim_failed("wake", &error).await;
             }
         }
     }

@@ -188,6 +188,7 @@ impl Driver {
                 reason: reason.clone(),
                 until_hint,
                 route: Some(route.clone()),
+                approvals: Vec::new(),
                 events,
             })
             .await?;

@@ -63,6 +63,8 @@ pub(crate) enum Left {
         /// When it fails if nothing came: an interactive turn.
         fails_at: Wall,
     },
+    /// It waits for a person.
+    Asks,
     /// It is queued again.
     Released,
     /// A later claim has it, or the lease is gone.
@@ -284,7 +286,7 @@ impl Driver {
                 Action::SetUp => self.set_up().await.map(|()| None),
                 Action::CallModel => self.call_model().await,
                 Action::Compact => self.compact().await,
-                Action::Prepare => self.prepare().await.map(|()| None),
+                Action::Prepare => self.prepare().await,
                 Action::RunCalls => self.run_calls().await.map(|()| None),
                 Action::Settle => self.settle().await.map(|()| None),
                 Action::CommitResults => self.commit_results().await.map(|()| None),

@@ -19,10 +19,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_core::Wall;
+use evenkeel_core::approval::Approval;
 use evenkeel_core::id::{BlobId, CallId, RunId, SnapshotId};
 use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent, counting};
 use evenkeel_core::message::{Block, Message, Role, ToolCall, Usage};
 use evenkeel_core::port::store::Claim;
+use evenkeel_core::run::WaitReason;
 use serde_json::Value;
 
 /// Notes that the model is shown, as a message of the user.
@@ -87,6 +89,8 @@ pub(crate) struct Call {
     pub(crate) idx: u32,
     /// How many identical calls in a row this is.
     pub(crate) streak: u32,
+    /// What a person was asked about it last, with the answer.
+    pub(crate) asked: Option<Approval>,
     pub(crate) state: CallState,
 }
 
@@ -350,7 +354,17 @@ impl View {
                 self.prior_attempts = 0;
                 self.too_long = false;
             }
-            EventBody::Parked { .. } => self.parked_since = Some(self.parked_since.unwrap_or(at)),
+            EventBody::Parked { on: WaitReason::Model, .. } => {
+                self.parked_since = Some(self.parked_since.unwrap_or(at));
+            }
+            EventBody::ApprovalRequested(asked) => self.set_call(&asked.call_id, |call| {
+                call.asked = Some(asked.clone());
+            }),
+            EventBody::ApprovalAnswered { approval, call_id, answer } => self.set_call(call_id, |call| {
+                if let Some(asked) = call.asked.as_mut().filter(|asked| asked.id == *approval) {
+                    asked.answer = Some(answer.clone());
+                }
+            }),
             EventBody::CancelRequested => self.cancelling = true,
             EventBody::UserMessage { .. } => self.n_steered += usize::from(step > 0),
             EventBody::Noted { kind, .. } => self.noted(kind),
@@ -358,6 +372,7 @@ impl View {
             EventBody::RunClaimed { .. }
             | EventBody::StateWritten { .. }
             | EventBody::Rewound { .. }
+            | EventBody::Parked { .. }
             | EventBody::PolicyDecided { .. } => {}
         }
     }
@@ -393,7 +408,7 @@ impl View {
         for (idx, call) in message.tool_calls().enumerate() {
             let streak = self.count_streak(call);
             let idx = u32::try_from(idx).unwrap_or(u32::MAX);
-            calls.push(Call { call: call.clone(), idx, streak, state: CallState::Open });
+            calls.push(Call { call: call.clone(), idx, streak, asked: None, state: CallState::Open });
         }
         if calls.is_empty() {
             self.answer = Some(Answer { text: message.joined_text(), finish: finish.to_owned() });
@@ -428,9 +443,13 @@ impl View {
     }
 
     fn set(&mut self, call_id: &CallId, change: impl FnOnce(&mut CallState)) {
+        self.set_call(call_id, |call| change(&mut call.state));
+    }
+
+    fn set_call(&mut self, call_id: &CallId, change: impl FnOnce(&mut Call)) {
         let calls = self.open.iter_mut().flat_map(|open| open.calls.iter_mut());
         if let Some(call) = calls.into_iter().find(|call| call.call.id == *call_id) {
-            change(&mut call.state);
+            change(call);
         }
     }
 
@@ -525,7 +544,8 @@ pub(crate) fn args_hash(args: &Value) -> String {
     blake3::hash(canonical(args).to_string().as_bytes()).to_hex().to_string()
 }
 
-fn canonical(value: &Value) -> Value {
+/// The same value with the keys of all objects sorted.
+pub(crate) fn canonical(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let sorted: BTreeMap<&String, &Value> = map.iter().collect();

@@ -54,6 +54,7 @@ fn intent(id: &str, class: EffectClass) -> EffectIntent {
         guards: vec![Guard { path: "a".into(), before: None, after: None }],
         snapshot: Some(SnapshotId::from("snap")),
         policies: Vec::new(),
+        approval: None,
     }
 }
 

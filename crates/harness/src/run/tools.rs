@@ -10,8 +10,9 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
+use super::approve::{Standing, standing};
 use super::commit::Stop;
-use super::drive::Driver;
+use super::drive::{Driver, Left};
 use super::output;
 use super::recover::{self, Settlement};
 use super::state::{Call, CallState, FINISH_FACT, NOTE_REPEATED, args_hash};
@@ -19,6 +20,10 @@ use super::step::STREAK_WARNED;
 
 /// Pure calls of one step that run at once.
 const PARALLEL_MAX: usize = 8;
+
+/// Shown for an interrupted call that is no longer what was approved.
+const ASKED_OTHERWISE: &str =
+    "Not run again after an interruption: it is not the call that was approved before";
 
 /// How a settled effect came by its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,20 +52,33 @@ impl Driver {
     /// side, or of one that must run alone. A call that must run alone waits until everything
     /// before it is settled: only then is it known that a crash cannot let an earlier, pure call
     /// see what a later one changed, and only then is the workspace as the call finds it.
-    pub(crate) async fn prepare(&mut self) -> Result<(), Stop> {
+    ///
+    /// A call that a person decides on waits likewise; then the run is parked: `Some`.
+    pub(crate) async fn prepare(&mut self) -> Result<Option<Left>, Stop> {
+        if let Some(left) = self.expire_questions().await? {
+            return Ok(Some(left));
+        }
         for call in self.open_calls() {
             let prepared = self.judged(&call).await?;
-            let alone = !prepared.parallel && refusal(&prepared).is_none();
+            let standing = standing(&call, &prepared);
+            let alone = match &standing {
+                Standing::Runs(_) => !prepared.parallel,
+                Standing::Refused(_) => false,
+                Standing::Asks(_) => true,
+            };
             if alone && !self.ready.is_empty() {
                 self.held = Some(prepared);
                 break;
             }
-            self.judge(&call, prepared).await?;
+            if let Standing::Asks(reason) = standing {
+                return self.ask(&call, &prepared, &reason).await.map(Some);
+            }
+            self.judge(&call, prepared, standing).await?;
             if alone {
                 break;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The judged call. One that was held back is still good: only pure calls ran since.
@@ -71,12 +89,12 @@ impl Driver {
         }
     }
 
-    fn open_calls(&self) -> Vec<Call> {
+    pub(crate) fn open_calls(&self) -> Vec<Call> {
         let calls = self.journal.view.open.iter().flat_map(|open| &open.calls);
         calls.filter(|call| call.state == CallState::Open).cloned().collect()
     }
 
-    fn request(&self, call: &Call) -> ToolRequest {
+    pub(crate) fn request(&self, call: &Call) -> ToolRequest {
         let fence = &self.journal.fence;
         let until = self.rules.until().since(self.host.now());
         let timeout = Duration::from_millis(self.rules.limits.tool_ms_max).min(until);
@@ -95,25 +113,31 @@ impl Driver {
     }
 
     /// Stages what was decided of a call.
-    async fn judge(&mut self, call: &Call, prepared: Prepared) -> Result<(), Stop> {
-        let refusal = refusal(&prepared);
+    async fn judge(&mut self, call: &Call, mut prepared: Prepared, standing: Standing) -> Result<(), Stop> {
         self.journal.stage(EventBody::PolicyDecided {
             call_id: call.call.id.clone(),
             tool: call.call.name.clone(),
             verdict: prepared.verdict.clone(),
             policies: prepared.policies.clone(),
         });
-        let snapshot = match refusal {
-            None if prepared.class == EffectClass::Workspace => self.snapshot_now().await?,
+        let snapshot = match standing {
+            Standing::Runs(_) if prepared.class == EffectClass::Workspace => self.snapshot_now().await?,
             _ => None,
         };
-        let intent = intent(call, &prepared, snapshot);
-        self.journal.stage(EventBody::EffectIntended(intent.clone()));
-        if let Some(text) = refusal {
-            return self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await;
+        let mut intent = intent(call, &prepared, snapshot);
+        match standing {
+            Standing::Runs(approval) => {
+                intent.approval = approval;
+                self.journal.stage(EventBody::EffectIntended(intent));
+                prepared.verdict = Verdict::Allow;
+                self.ready.insert(call.idx, prepared);
+                Ok(())
+            }
+            Standing::Refused(text) | Standing::Asks(text) => {
+                self.journal.stage(EventBody::EffectIntended(intent.clone()));
+                self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await
+            }
         }
-        self.ready.insert(call.idx, prepared);
-        Ok(())
     }
 
     /// The workspace as it is now. The last checkpoint's unless this step changed files already.
@@ -213,13 +237,17 @@ impl Driver {
         let mut known = Vec::new();
         for (call, intent) in calls {
             let request = self.request(&call);
-            let prepared = self.unless_stopped(self.tools().prepare(request)).await?;
-            match refusal(&prepared) {
-                Some(text) => {
-                    self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?
+            let mut prepared = self.unless_stopped(self.tools().prepare(request)).await?;
+            let text = match standing(&call, &prepared) {
+                Standing::Runs(_) => {
+                    prepared.verdict = Verdict::Allow;
+                    known.push((intent, prepared));
+                    continue;
                 }
-                None => known.push((intent, prepared)),
-            }
+                Standing::Refused(text) => text,
+                Standing::Asks(reason) => format!("{ASKED_OTHERWISE} ({reason})"),
+            };
+            self.stage_result(&intent, Settled::Denied, &ToolOutput::error(text), 0).await?;
         }
         let (beside, alone): (Vec<_>, Vec<_>) =
             known.into_iter().partition(|(_, prepared)| prepared.parallel);
@@ -298,20 +326,6 @@ async fn execute(host: &crate::host::Host, prepared: Prepared, grace: Duration) 
     (output, u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Why a judged call does not run, in words for the model.
-fn refusal(prepared: &Prepared) -> Option<String> {
-    if let Some(text) = &prepared.refusal {
-        return Some(text.clone());
-    }
-    match &prepared.verdict {
-        Verdict::Allow => None,
-        Verdict::Deny { reason } => Some(format!("Not allowed: {reason}")),
-        Verdict::Ask { reason } => Some(format!(
-            "Not allowed: it needs a person's approval ({reason}), and approvals are not configured."
-        )),
-    }
-}
-
 fn intent(call: &Call, prepared: &Prepared, snapshot: Option<SnapshotId>) -> EffectIntent {
     EffectIntent {
         effect: prepared.request.effect.clone(),
@@ -322,6 +336,7 @@ fn intent(call: &Call, prepared: &Prepared, snapshot: Option<SnapshotId>) -> Eff
         guards: prepared.guards.clone(),
         snapshot,
         policies: prepared.policies.clone(),
+        approval: None,
     }
 }
 

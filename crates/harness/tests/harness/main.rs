@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that meets an error has failed")]
 
+mod approvals;
 mod compaction;
 mod crash;
 mod ends;

@@ -129,13 +129,12 @@ fn finish_ends_the_run_with_its_text_after_the_step_is_stored() {
 }
 
 #[test]
-fn denied_asked_and_refused_calls_tell_the_model_why_and_do_not_run() {
+fn denied_and_refused_calls_tell_the_model_why_and_do_not_run() {
     in_time(async {
         let bench = Bench::new(4);
         let _process = bench.start(|request| match request.step {
             1 => Say::Calls(vec![
                 ("forbidden", json!({})),
-                ("asked", json!({})),
                 ("unknown", json!({})),
                 ("edit", json!({"path": "a", "from": "missing", "to": "1"})),
                 ("put", json!({"what": "kept"})),
@@ -148,8 +147,8 @@ fn denied_asked_and_refused_calls_tell_the_model_why_and_do_not_run() {
         assert_eq!(*bench.world.executed.lock().unwrap(), ["put"]);
         expect![[r#"
             User: go
-            Assistant: I call. | forbidden({}) | asked({}) | unknown({}) | edit({"path":"a","from":"missing","to":"1"}) | put({"what":"kept"})
-            Tool: !forbidden => Not allowed: it is forbidden | !asked => Not allowed: it needs a person's approval (a person decides), and approvals are not configured. | !unknown => there is no such tool | !edit => the text to replace is not in the file | put => stored
+            Assistant: I call. | forbidden({}) | unknown({}) | edit({"path":"a","from":"missing","to":"1"}) | put({"what":"kept"})
+            Tool: !forbidden => Not allowed: it is forbidden | !unknown => there is no such tool | !edit => the text to replace is not in the file | put => stored
             Assistant: done"#]]
         .assert_eq(&bench.transcript(thread).await);
         bench.assert_sound(thread).await;

@@ -148,6 +148,16 @@ fn hash(text: &str) -> String {
 }
 
 impl TestTools {
+    /// A call with `ask` needs a person; what the file `policy` holds is part of what is asked.
+    fn asks(&self, args: &Value) -> Verdict {
+        let files = self.world.files.lock().unwrap();
+        let more = files.get("policy").map_or("", String::as_str);
+        match text(args, "ask") {
+            "" => Verdict::Allow,
+            reason => Verdict::Ask { reason: format!("{reason}{more}") },
+        }
+    }
+
     fn edited(&self, args: &Value) -> Option<(String, String)> {
         let old = self.world.files.lock().unwrap().get(text(args, "path")).cloned().unwrap_or_default();
         let (from, to) = (text(args, "from"), text(args, "to"));
@@ -228,8 +238,7 @@ impl Tools for TestTools {
             };
             let verdict = match name.as_str() {
                 "forbidden" => Verdict::Deny { reason: "it is forbidden".to_owned() },
-                "asked" => Verdict::Ask { reason: "a person decides".to_owned() },
-                _ => Verdict::Allow,
+                _ => self.asks(&request.call.args),
             };
             let edited = (name == "edit").then(|| self.edited(&request.call.args));
             let refusal = match (&edited, name.as_str()) {

@@ -192,6 +192,7 @@ fn intent(run: RunId, step: u32, idx: u32) -> EventBody {
         guards: Vec::new(),
         snapshot: None,
         policies: Vec::new(),
+        approval: None,
     })
 }
 

@@ -19,7 +19,7 @@ use crate::gateway::auth::Caller;
 use crate::gateway::given::Path;
 use crate::stream::cursor::Cursor;
 use crate::stream::run_stream::{self, Of, OnLeave, StreamStart};
-use crate::stream::wait::{self, Ending, WaitStart};
+use crate::stream::wait::{self, Ended, Ending, WaitStart};
 use crate::wire;
 use crate::wire::modes::{Modes, ThreadModes};
 use crate::wire::refusal::malformed;
@@ -43,6 +43,12 @@ async fn look(shared: &Shared, tenant: &TenantId, thread: ThreadId, run: RunId) 
     }
     if run.state.is_terminal() {
         seq_last = find_thread(shared, tenant, thread).await?.seq_last;
+    }
+    // What is asked stands before the log's end as it is read now; a run that went on meanwhile is
+    // looked at again.
+    if !answer.asks().is_empty() {
+        seq_last = find_thread(shared, tenant, thread).await?.seq_last;
+        answer = known_run(shared, tenant, thread, answer.id).await?;
     }
     // An answer that ended after the log's end was read counts as one that has not.
     if run.id != answer.id && answer.state.is_terminal() {
@@ -96,6 +102,7 @@ pub(super) async fn thread_stream(
         modes: Modes { thread: modes, ..Modes::default() },
         cursor,
         ended: None,
+        known_to: thread.seq_last,
         joined_attempt: None,
         on_leave: None,
     };
@@ -185,7 +192,7 @@ async fn open(
     on_leave: Option<OnLeave>,
 ) -> Result<Response, Error> {
     let Seen { run, answer, seq_last } = seen;
-    let ended = answer.state.is_terminal();
+    let ended = answer.state.is_terminal() || !answer.asks().is_empty();
     let from = cursor.unwrap_or_else(|| Cursor::after(*seq_last));
     let start = StreamStart {
         tenant: run.tenant.clone(),
@@ -193,7 +200,8 @@ async fn open(
         of: Of::Run(standing_at(shared, seen, from).await?),
         modes,
         cursor: from,
-        ended: ended.then_some((answer.state, *seq_last)),
+        ended: ended.then_some((wire::run::status_of(answer), *seq_last)),
+        known_to: *seq_last,
         joined_attempt: (cursor.is_none() && !ended && answer.attempt > 0).then_some(answer.attempt),
         on_leave,
     };
@@ -242,7 +250,7 @@ fn waiting(shared: &Arc<Shared>, seen: &Seen, ending: Ending, on_leave: Option<O
         tenant: run.tenant.clone(),
         thread: run.thread,
         run: of.id,
-        ended: of.outcome.clone().map(|outcome| (outcome, *seq_last)),
+        ended: stands(of, ending).map(|ended| (ended, *seq_last)),
         after: *seq_last,
         ending,
         on_leave,
@@ -252,6 +260,12 @@ fn waiting(shared: &Arc<Shared>, seen: &Seen, ending: Ending, on_leave: Option<O
     let mut response = located(seen, "join", body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// Whether nothing more is to be waited for. Whoever waits for a stop waits for the end itself.
+fn stands(run: &Run, ending: Ending) -> Option<Ended> {
+    let outcome = run.outcome.clone().map(|outcome| Ended::Outcome(Box::new(outcome)));
+    outcome.or_else(|| (ending == Ending::Values && !run.asks().is_empty()).then_some(Ended::Paused))
 }
 
 fn as_events(mut response: Response) -> Response {

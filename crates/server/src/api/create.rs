@@ -16,11 +16,14 @@ use evenkeel_core::run::{Run, RunSpec};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error, Origin};
 use http::{HeaderMap, HeaderValue, header};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use super::approvals::{self, Answers};
 use super::attach::Begun;
-use super::{Answer, assistants, attach, find_thread, forget, state, stop, thread_id};
+use super::{
+    Answer, asking_run, assistants, attach, find_thread, forget, newest_run, state, stop, thread_id,
+};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
 use crate::gateway::given::Path;
@@ -28,6 +31,7 @@ use crate::gateway::route::{Sent, TraceParent};
 use crate::stream::follow::view_of;
 use crate::wire;
 use crate::wire::input::RunRequest;
+use crate::wire::interrupt;
 use crate::wire::refusal::malformed;
 
 /// What every creation starts from.
@@ -106,6 +110,9 @@ impl Creation {
         self.shared.admits()?;
         let request = RunRequest::parse(sent.json()?)?;
         let key = idempotency_key(headers)?;
+        if let Some(resume) = request.resume.clone() {
+            return self.resume(request, &resume, key).await;
+        }
         let thread = self.thread_now(&request).await?;
         let seq_before = thread.as_ref().map_or(0, |thread| thread.seq_last);
         let spec = self.spec(&request, thread.as_ref(), traceparent).await?;
@@ -116,6 +123,36 @@ impl Creation {
             forget::after_end(&self.shared, &run);
         }
         Ok(Created { run, request, replayed, seq_before })
+    }
+
+    /// Answers what the thread's run asks of a person; that run goes on, and is what is told of.
+    async fn resume(
+        &self,
+        request: RunRequest,
+        resume: &Value,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Created, Error> {
+        let shared = &self.shared;
+        assistants::with_rules(shared, &request.assistant)?;
+        let Some(thread) = self.thread else {
+            return Err(malformed(
+                "`command.resume` answers a thread, and this path makes a new one.",
+                "Send it to /threads/{thread}/runs.",
+            ));
+        };
+        let thread = find_thread(shared, &self.caller.tenant, thread).await?;
+        let asking = match asking_run(shared, &thread).await? {
+            Some(run) => Some(run),
+            // A request that is repeated with its key is known still.
+            None if key.is_some() => newest_run(shared, &thread).await?,
+            None => None,
+        };
+        let run = asking.ok_or_else(interrupt::nothing_asked)?;
+        let answers = interrupt::answers(run.id, run.asks(), resume)?;
+        let given = Answers { by: self.caller.name.clone(), answers, key };
+        let taken = approvals::give(shared, &run, given).await?;
+        let replayed = taken.seq_last.is_none();
+        Ok(Created { run: taken.run, request, replayed, seq_before: taken.seq_last.unwrap_or(0) })
     }
 
     /// The thread as it is now, if it is there; also says early that it is not.
@@ -290,7 +327,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Error> {
+/// The key that a request carries.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Error> {
     let Some(value) = headers.get("idempotency-key") else {
         return Ok(None);
     };

@@ -48,7 +48,8 @@ pub(super) async fn list(
         })?,
     };
     let page = Page { offset: query.offset.unwrap_or(0), limit: query.limit.unwrap_or(10).min(LIST_MAX) };
-    let runs = shown(&shared, &thread, &states, page).await?;
+    let status = query.status.as_deref().filter(|word| !word.is_empty());
+    let runs = shown(&shared, &thread, (&states, status), page).await?;
     Ok(Json(runs.iter().map(wire::run::run).collect::<Vec<Value>>()).into_response())
 }
 
@@ -58,8 +59,15 @@ struct Page {
     limit: u32,
 }
 
-/// The runs that the dialect shows: without those that were undone.
-async fn shown(shared: &Shared, thread: &Thread, states: &[RunState], page: Page) -> Result<Vec<Run>, Error> {
+/// The runs of this status that the dialect shows: without those that were undone.
+async fn shown(
+    shared: &Shared,
+    thread: &Thread,
+    (states, status): (&[RunState], Option<&str>),
+    page: Page,
+) -> Result<Vec<Run>, Error> {
+    let is_meant =
+        |run: &Run| !is_undone(run) && status.is_none_or(|status| wire::run::status_of(run) == status);
     let (mut shown, mut n_read, mut n_passed) = (Vec::new(), 0, 0);
     while shown.len() < page.limit as usize {
         let request = ListRuns {
@@ -72,7 +80,7 @@ async fn shown(shared: &Shared, thread: &Thread, states: &[RunState], page: Page
         let found = shared.store.list_runs(request).await?;
         let n_found = u32::try_from(found.len()).unwrap_or(LIST_MAX);
         n_read += n_found;
-        for run in found.into_iter().filter(|run| !is_undone(run)) {
+        for run in found.into_iter().filter(is_meant) {
             n_passed += 1;
             if n_passed > page.offset && shown.len() < page.limit as usize {
                 shown.push(run);

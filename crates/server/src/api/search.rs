@@ -84,7 +84,7 @@ impl Search {
             tenant,
             ids: ids(body)?,
             metadata: object(body, "metadata")?,
-            busy: status.map(|status| status == "busy"),
+            busy: status.and_then(may_be_busy),
             newest: status.map(newest_states).unwrap_or_default(),
             sort,
             descending: word(body, "sort_order", &["asc", "desc"])? != Some("asc"),
@@ -98,7 +98,7 @@ impl Search {
     /// Whether the store's own conditions say it all.
     fn is_plain(&self) -> bool {
         let no_values = self.values.as_object().is_none_or(Map::is_empty);
-        no_values && self.status.as_deref().is_none_or(|status| status == "busy")
+        no_values && self.status.is_none()
     }
 
     async fn find(&self, shared: &Shared) -> Result<Found, Error> {
@@ -163,18 +163,23 @@ impl Search {
         let shown = if select.iter().any(|name| name == "values") {
             threads::shown(shared, thread).await?
         } else {
-            let newest = newest_run(shared, thread).await?;
-            wire::thread::thread(thread, newest.as_ref(), None)
+            threads::shown_without_values(shared, thread).await?
         };
         let members = select.iter().filter_map(|name| Some((name.clone(), shown.get(name)?.clone())));
         Ok(Value::Object(members.collect()))
     }
 }
 
+/// Whether the threads of a status have an open run; `None` where some have. A thread that waits for
+/// a person has one, and is `interrupted`.
+fn may_be_busy(status: &str) -> Option<bool> {
+    (status != "interrupted").then_some(status == "busy")
+}
+
 /// The states of the newest run that a thread's status may stand for; empty where there may be none.
 fn newest_states(status: &str) -> Vec<RunState> {
     match status {
-        "interrupted" => vec![RunState::Cancelled],
+        "interrupted" => vec![RunState::Cancelled, RunState::Waiting, RunState::Queued],
         "error" => vec![RunState::Failed, RunState::Expired],
         _ => Vec::new(),
     }

@@ -12,7 +12,7 @@ use evenkeel_core::{Code, Error};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Answer, find_thread, newest_run, stop, thread_id};
+use super::{Answer, asking_run, find_thread, newest_run, stop, thread_id};
 use crate::app::Shared;
 use crate::gateway::auth::Caller;
 use crate::gateway::given::Path;
@@ -20,7 +20,9 @@ use crate::gateway::route::Sent;
 use crate::stream::follow::view_of;
 use crate::wire;
 use crate::wire::input::busy_policy;
+use crate::wire::interrupt;
 use crate::wire::refusal::{malformed, no_thread};
+use crate::wire::thread::Beside;
 
 pub(super) async fn create(
     State(shared): State<Arc<Shared>>,
@@ -49,8 +51,7 @@ pub(super) async fn create(
         ThreadCreated::Exists(thread) if keep_existing => thread,
         ThreadCreated::Exists(_) | ThreadCreated::Taken => return Err(exists(thread).into()),
     };
-    let newest = newest_run(&shared, &thread).await?;
-    Ok(Json(wire::thread::thread(&thread, newest.as_ref(), None)).into_response())
+    Ok(Json(shown_without_values(&shared, &thread).await?).into_response())
 }
 
 fn metadata(body: &Value) -> Result<Option<Value>, Error> {
@@ -83,7 +84,18 @@ pub(super) async fn shown(shared: &Shared, thread: &Thread) -> Result<Value, Err
     let newest = newest_run(shared, thread).await?;
     let view = view_of(&shared.store, &thread.tenant, thread.id, thread.seq_last).await?;
     let values = (thread.seq_last > 0).then(|| view.values());
-    Ok(wire::thread::thread(thread, newest.as_ref(), values))
+    let interrupt = if thread.asks { view.interrupt() } else { None };
+    Ok(wire::thread::thread(thread, Beside { newest: newest.as_ref(), interrupt, values }))
+}
+
+/// A thread without its values, so that its log need not be read.
+pub(super) async fn shown_without_values(shared: &Shared, thread: &Thread) -> Result<Value, Error> {
+    let newest = newest_run(shared, thread).await?;
+    let interrupt = asking_run(shared, thread).await?.and_then(|run| {
+        let open: Vec<_> = run.asks().iter().filter(|asked| asked.answer.is_none()).collect();
+        interrupt::interrupt(run.id, &open, |_| None)
+    });
+    Ok(wire::thread::thread(thread, Beside { newest: newest.as_ref(), interrupt, values: None }))
 }
 
 pub(super) async fn patch(

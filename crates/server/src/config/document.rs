@@ -19,7 +19,7 @@ use super::{Config, invalid};
 /// The tables that together are the router's configuration.
 const ROUTER: [&str; 4] = ["router", "providers", "deployments", "routes"];
 /// All keys of the top level, in the order in which they are printed.
-const TOP: [&str; 17] = [
+const TOP: [&str; 18] = [
     "protect",
     "server",
     "auth",
@@ -34,6 +34,7 @@ const TOP: [&str; 17] = [
     "tools",
     "mcp",
     "policy",
+    "approvals",
     "workspaces",
     "assistants",
     "telemetry",
@@ -120,6 +121,7 @@ impl<'a> Sections<'a> {
             router: self.sections(&ROUTER)?,
             sandbox: self.section("sandbox")?,
             tools: self.tools()?,
+            approvals: self.section("approvals")?,
             workspaces: self.section("workspaces")?,
             assistants: self.section("assistants")?,
             telemetry: self.section("telemetry")?,
@@ -278,6 +280,7 @@ pub(super) fn print(config: &Config) -> Result<String, Error> {
         table(&config.router),
         top("sandbox", &config.sandbox),
         tools(&config.tools),
+        top("approvals", &config.approvals),
         top("workspaces", &config.workspaces),
         top("assistants", &config.assistants),
         top("telemetry", &config.telemetry),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use evenkeel_core::Error;
 use evenkeel_core::agent::{Agent, RunLimits};
 use evenkeel_core::run::{BusyPolicy, Class};
+use evenkeel_harness::OnTimeout;
 use evenkeel_tools::workspace::AllowedSources;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,23 @@ impl Default for ServerSection {
             heartbeat: DurationText(std::time::Duration::from_secs(5)),
             stateless_keep: DurationText(std::time::Duration::from_secs(600)),
         }
+    }
+}
+
+/// `[approvals]`: calls of which policy says `ask`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ApprovalsSection {
+    /// How long a person may take to answer; never beyond the run's own time.
+    pub timeout: DurationText,
+    /// What becomes of a call that nobody answered.
+    pub on_timeout: OnTimeout,
+}
+
+impl Default for ApprovalsSection {
+    fn default() -> Self {
+        let timeout = DurationText(std::time::Duration::from_secs(24 * 60 * 60));
+        Self { timeout, on_timeout: OnTimeout::default() }
     }
 }
 

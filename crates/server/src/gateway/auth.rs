@@ -34,6 +34,8 @@ pub(crate) struct Caller {
     pub(crate) tenant: TenantId,
     /// Whether it may see and change what belongs to the server itself.
     pub(crate) operator: bool,
+    /// The key's name, for what is kept of who did what; empty where no key is needed.
+    pub(crate) name: String,
     /// The key's hash, for its rate; `None` where no key is needed.
     pub(crate) key: Option<String>,
     /// The key's own rate.
@@ -84,7 +86,13 @@ impl Auth {
     pub(crate) async fn caller(&self, env: &Env, headers: &HeaderMap) -> Result<Caller, Error> {
         if self.mode == AuthMode::Open {
             let tenant = TenantId::from(OPEN_TENANT);
-            return Ok(Caller { tenant, operator: true, key: None, calls_per_min: None });
+            return Ok(Caller {
+                tenant,
+                operator: true,
+                name: String::new(),
+                key: None,
+                calls_per_min: None,
+            });
         }
         let key = presented(headers).ok_or_else(|| {
             Error::client(
@@ -106,6 +114,7 @@ impl Auth {
         Ok(Caller {
             operator: key.tenant.as_str() == OPERATOR_TENANT,
             tenant: key.tenant,
+            name: key.name,
             key: Some(key.hash),
             calls_per_min: key.calls_per_min,
         })

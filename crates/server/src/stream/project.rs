@@ -7,7 +7,7 @@ pub(super) mod inside;
 
 use evenkeel_core::id::RunId;
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::run::{EndReason, Outcome};
+use evenkeel_core::run::{EndReason, Outcome, WaitReason};
 use serde_json::{Value, json};
 
 use super::sse::Frame;
@@ -28,6 +28,8 @@ enum Part {
     MessagesComplete,
     /// `updates`: what the node added.
     Updates,
+    /// `updates`: what a person is asked.
+    Interrupt,
     /// `values`: the full state.
     Values,
     /// `custom`: our own kinds.
@@ -68,7 +70,7 @@ impl Part {
             Self::StateUpdate => modes.thread.state_update,
             Self::Tuple(_) => modes.tuple,
             Self::MessagesMetadata | Self::MessagesComplete => modes.messages,
-            Self::Updates => modes.updates,
+            Self::Updates | Self::Interrupt => modes.updates,
             Self::Values => modes.values,
             Self::Custom => modes.custom,
             Self::Task(_) => modes.tasks,
@@ -79,7 +81,10 @@ impl Part {
     }
 
     fn needs_view(self) -> bool {
-        matches!(self, Self::Values | Self::Checkpoint | Self::DebugCheckpoint | Self::StateUpdate)
+        matches!(
+            self,
+            Self::Values | Self::Interrupt | Self::Checkpoint | Self::DebugCheckpoint | Self::StateUpdate
+        )
     }
 }
 
@@ -141,6 +146,9 @@ fn parts(event: &Event) -> Vec<Part> {
             STATE.into_iter().chain([Part::Callback, Part::Error, Part::RunDone]).collect()
         }
         EventBody::StateWritten { .. } => vec![Part::StateUpdate],
+        EventBody::Parked { on: WaitReason::Approval, .. } => {
+            [Part::Custom, Part::Interrupt].into_iter().chain(STATE).collect()
+        }
         _ => vec![Part::Custom],
     }
 }
@@ -164,6 +172,8 @@ fn show(
         Part::MessagesMetadata => ("messages/metadata", messages_metadata(event, &messages())),
         Part::MessagesComplete => ("messages/complete", Value::Array(messages())),
         Part::Updates => ("updates", json!({ node(event): { "messages": messages() } })),
+        Part::Interrupt => ("updates", json!({ "__interrupt__": [view?.interrupt()?] })),
+        Part::Values if is_pause(event) => ("values", view?.paused_values()),
         Part::Values => ("values", view?.values()),
         Part::Custom => ("custom", custom(event)),
         Part::Error => ("error", error(event)?),
@@ -179,6 +189,11 @@ fn show(
         Part::RunDone => ("metadata", json!({ "status": "run_done", "run_id": event.run })),
         Part::StateUpdate => ("state_update", json!({ "state": view?.state(), "thread_id": event.thread })),
     })
+}
+
+/// Whether the run waits for a person from here on.
+pub(super) fn is_pause(event: &Event) -> bool {
+    matches!(event.body, EventBody::Parked { on: WaitReason::Approval, .. })
 }
 
 fn metadata(event: &Event) -> Option<Value> {

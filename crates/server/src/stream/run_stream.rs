@@ -11,7 +11,6 @@ use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::port::feed::Provisional;
 use evenkeel_core::port::store::{RunRef, StoreClient, ThreadRef};
-use evenkeel_core::run::RunState;
 use serde_json::{Value, json};
 
 use super::Hub;
@@ -22,7 +21,7 @@ use super::sse::{self, Frame};
 use super::topic::Piece;
 use crate::wire::message;
 use crate::wire::modes::Modes;
-use crate::wire::run::status;
+use crate::wire::run::{INTERRUPTED, status};
 use crate::wire::state::ThreadView;
 
 /// Silent beats after which the run's row is read, in case it was deleted.
@@ -43,8 +42,10 @@ pub(crate) struct StreamStart {
     pub(crate) modes: Modes,
     /// After what.
     pub(crate) cursor: Cursor,
-    /// If the run has ended: how, and an event at or behind its end.
-    pub(crate) ended: Option<(RunState, u64)>,
+    /// If the run has ended, or waits for a person: the word for that, and an event at or behind it.
+    pub(crate) ended: Option<(&'static str, u64)>,
+    /// A pause at or before this event is over, unless `ended` says that the run waits.
+    pub(crate) known_to: u64,
     /// A first `metadata` for a client that joins in the middle.
     pub(crate) joined_attempt: Option<u32>,
     /// Called if the client leaves before the end.
@@ -184,7 +185,7 @@ impl RunStream {
     /// Ends the stream of a run that has ended before everything that is left to read.
     fn end_if_past(&mut self, seq: u64) {
         match self.start.ended {
-            Some((state, end)) if seq >= end && !self.done => self.end(state),
+            Some((word, end)) if seq >= end && !self.done => self.end(word),
             _ => {}
         }
     }
@@ -230,8 +231,14 @@ impl RunStream {
             EventBody::RunEnded { outcome } if self.start.of != Of::Thread => {
                 match project::answered_by(outcome) {
                     Some(other) => self.start.of = Of::Run(other),
-                    None => self.end(outcome.state),
+                    None => self.end(status(outcome.state)),
                 }
+            }
+            _ if project::is_pause(event)
+                && self.start.of != Of::Thread
+                && event.seq > self.start.known_to =>
+            {
+                self.end(INTERRUPTED);
             }
             _ => self.end_if_past(event.seq),
         }
@@ -366,8 +373,8 @@ impl RunStream {
         }
     }
 
-    fn end(&mut self, state: RunState) {
-        self.send(&Frame::control("end", json!({ "status": status(state) })));
+    fn end(&mut self, word: &'static str) {
+        self.send(&Frame::control("end", json!({ "status": word })));
         self.close();
     }
 

@@ -26,14 +26,23 @@ pub(crate) struct WaitStart {
     pub(crate) thread: ThreadId,
     /// The run; after it, whichever answers in its place.
     pub(crate) run: RunId,
-    /// Its end, if it has ended, with the newest event of its thread.
-    pub(crate) ended: Option<(Outcome, u64)>,
+    /// Its end, if it has ended or waits for a person, with the newest event of its thread.
+    pub(crate) ended: Option<(Ended, u64)>,
     /// Its end lies behind this event, if it has not.
     pub(crate) after: u64,
     /// What is answered at the end.
     pub(crate) ending: Ending,
     /// Called if the client leaves before the end.
     pub(crate) on_leave: Option<OnLeave>,
+}
+
+/// How a run came to where nothing more is waited for.
+#[derive(Clone, Debug)]
+pub(crate) enum Ended {
+    /// It ended so.
+    Outcome(Box<Outcome>),
+    /// It waits for a person.
+    Paused,
 }
 
 /// What is answered at the end.
@@ -73,16 +82,21 @@ impl Waiter {
             if self.done {
                 return None;
             }
-            if let Some((outcome, seq)) = self.start.ended.clone() {
-                return Some(self.end(&outcome, seq).await);
+            if let Some((ended, seq)) = self.start.ended.clone() {
+                return Some(self.end(&ended, seq).await);
             }
             match self.follow.next().await {
                 Seen::Event(event) if event.run == self.start.run => {
                     if let EventBody::RunEnded { outcome } = &event.body {
                         match project::answered_by(outcome) {
                             Some(other) if self.start.ending == Ending::Values => self.start.run = other,
-                            _ => return Some(self.end(outcome, event.seq).await),
+                            _ => {
+                                let ended = Ended::Outcome(Box::new(outcome.clone()));
+                                return Some(self.end(&ended, event.seq).await);
+                            }
                         }
+                    } else if project::is_pause(&event) && self.start.ending == Ending::Values {
+                        return Some(self.end(&Ended::Paused, event.seq).await);
                     }
                 }
                 Seen::Event(_) | Seen::Piece(_) | Seen::PiecesLost => {}
@@ -97,11 +111,11 @@ impl Waiter {
 
     /// The answer. A body that is cut short makes clients come back, which is right when the store
     /// cannot be read or the server stops.
-    async fn end(&mut self, outcome: &Outcome, seq: u64) -> io::Result<Bytes> {
+    async fn end(&mut self, ended: &Ended, seq: u64) -> io::Result<Bytes> {
         self.close();
         let answer = match self.start.ending {
             Ending::Nothing => Ok(json!({})),
-            Ending::Values => self.values(outcome, seq).await,
+            Ending::Values => self.values(ended, seq).await,
         };
         answer.map(|value| Bytes::from(value.to_string())).map_err(io::Error::other)
     }
@@ -114,11 +128,16 @@ impl Waiter {
         }
     }
 
-    async fn values(&mut self, outcome: &Outcome, seq: u64) -> Result<Value, Error> {
-        if let Some(error) = &outcome.error {
+    async fn values(&mut self, ended: &Ended, seq: u64) -> Result<Value, Error> {
+        if let Ended::Outcome(outcome) = ended
+            && let Some(error) = &outcome.error
+        {
             return Ok(json!({ "__error__": { "error": error.code, "message": error.message } }));
         }
         let view = view_of(&self.store, &self.start.tenant, self.start.thread, seq).await?;
-        Ok(view.values())
+        Ok(match ended {
+            Ended::Outcome(_) => view.values(),
+            Ended::Paused => view.paused_values(),
+        })
     }
 }

@@ -266,6 +266,7 @@ impl Page {
             ("harness_stolen", "Claims taken over from dead replicas", stats.n_stolen),
             ("harness_parked", "Runs parked here", stats.n_parked),
             ("harness_woken", "Parked runs woken here", stats.n_woken),
+            ("harness_asked", "Times a run was parked until a person answers", stats.n_asked),
             ("harness_fenced", "Claims lost to a later one", stats.n_fenced),
             ("harness_self_fenced", "Times the replica stopped itself", stats.n_self_fenced),
             ("harness_panicked", "Runs that ended by a panic", stats.n_panicked),

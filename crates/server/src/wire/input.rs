@@ -15,7 +15,7 @@ use super::run::policy;
 
 /// Fields of the dialect that change what a run does and that we do not offer: refusing them is
 /// better than running something else than was asked.
-const NOT_OFFERED: [&str; 5] = ["command", "interrupt_before", "interrupt_after", "webhook", "feedback_keys"];
+const NOT_OFFERED: [&str; 4] = ["interrupt_before", "interrupt_after", "webhook", "feedback_keys"];
 
 /// The longest that a run may be put off.
 const DELAY_S_MAX: f64 = 30.0 * 24.0 * 3600.0;
@@ -62,6 +62,8 @@ pub(crate) struct RunRequest {
     pub(crate) checkpoint: Option<Value>,
     /// Keep the thread of a run that made its own.
     pub(crate) keep_thread: bool,
+    /// The answer to what the thread's run asks of a person; then there is no input.
+    pub(crate) resume: Option<Value>,
     /// Steps asked for by `config.recursion_limit`.
     steps_max: Option<u32>,
     body: Map<String, Value>,
@@ -91,6 +93,7 @@ impl RunRequest {
                 .iter()
                 .find_map(|key| body.get(*key).filter(|value| !value.is_null()).cloned()),
             keep_thread: one_of(&body, "on_completion", &["delete", "keep"])? == Some("keep"),
+            resume: resume(&body)?,
             steps_max: recursion_limit(&body)?,
             body,
         })
@@ -146,6 +149,27 @@ fn refuse_not_offered(body: &Map<String, Value>) -> Result<(), Error> {
         Some(key) => Err(unsupported(format!("`{key}` is not offered by this server."))),
         None => Ok(()),
     }
+}
+
+/// The `command.resume` of a body. Commands that change the state at will are not offered.
+fn resume(body: &Map<String, Value>) -> Result<Option<Value>, Error> {
+    let command = match body.get("command") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Object(command)) => command,
+        Some(_) => return Err(malformed("`command` is not an object.", "Send {\"resume\": ...}.")),
+    };
+    let given = |key: &str| command.get(key).filter(|value| !value.is_null());
+    if let Some(key) = ["update", "goto"].into_iter().find(|key| given(key).is_some()) {
+        return Err(unsupported(format!("`command.{key}` is not offered by this server.")));
+    }
+    let resume = given("resume").cloned();
+    if resume.is_some() && body.get("input").is_some_and(|input| !input.is_null()) {
+        return Err(malformed(
+            "A body has either `input` or `command.resume`.",
+            "Answer what is asked first, or send `input` with multitask_strategy \"interrupt\" instead of an answer.",
+        ));
+    }
+    Ok(resume)
 }
 
 fn text<'a>(body: &'a Map<String, Value>, key: &str) -> Result<Option<&'a str>, Error> {

@@ -17,14 +17,22 @@ pub(crate) fn status(state: RunState) -> &'static str {
     }
 }
 
-/// The states that a word of the dialect stands for; none for an unknown word.
+/// The dialect's word for a run: one that waits for a person counts as interrupted.
+pub(crate) fn status_of(run: &Run) -> &'static str {
+    if run.asks().is_empty() { status(run.state) } else { INTERRUPTED }
+}
+
+/// The dialect's word for what waits for a person, or was stopped.
+pub(crate) const INTERRUPTED: &str = "interrupted";
+
+/// The states that a word of the dialect may stand for, see [`status_of`]; none for an unknown word.
 pub(crate) fn states(status: &str) -> Option<Vec<RunState>> {
     Some(match status {
         "pending" => vec![RunState::Queued],
         "running" => vec![RunState::Running, RunState::Waiting, RunState::Cancelling],
         "success" => vec![RunState::Completed],
         "error" => vec![RunState::Failed],
-        "interrupted" => vec![RunState::Cancelled],
+        "interrupted" => vec![RunState::Cancelled, RunState::Waiting],
         "timeout" => vec![RunState::Expired],
         _ => return None,
     })
@@ -66,7 +74,7 @@ pub(crate) fn run(run: &Run) -> Value {
         "thread_id": run.thread,
         "assistant_id": assistant_id(&run.spec.assistant),
         "metadata": request.get("metadata").cloned().unwrap_or_else(|| json!({})),
-        "status": status(run.state),
+        "status": status_of(run),
         "kwargs": {
             "input": field("input"),
             "config": field("config"),
@@ -88,6 +96,7 @@ fn ours(run: &Run) -> Value {
         "state": run.state,
         "position": (run.state == RunState::Queued).then_some(run.position),
         "waits_because": waits_because(run),
+        "approvals": run.asks().iter().map(|asked| asked.id.as_str()).collect::<Vec<_>>(),
         "not_before": run.not_before.map(|at| at.iso()),
         "reason": ended.or(run.stop),
         "answered_by": ended.and_then(EndReason::answered_by),

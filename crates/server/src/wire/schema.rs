@@ -114,6 +114,14 @@ pub(crate) fn all() -> Value {
         "Info": shown(&[("version", text()), ("flags", map()), ("host", map())]),
         "StoredThread": shown(&[("id", uuid()), ("version", number()), ("seq_last", number())]),
         "StoredRun": shown(&[("id", uuid()), ("thread", uuid()), ("state", text()), ("spec", map())]),
+        "Approval": shown(&[
+            ("id", text()), ("state", words(&["open", "approved", "denied", "expired", "void"])), ("run_id", uuid()),
+            ("thread_id", uuid()), ("tool", text()), ("reason", text()), ("expires_at", time()),
+        ]),
+        "ApprovalAnswer": json!({
+            "type": "object", "required": ["decision"],
+            "properties": { "decision": words(&["approve", "deny"]), "note": json!({ "type": "string", "maxLength": 4000 }) },
+        }),
         "Events": shown(&[("events", list(map()))]),
     })
 }
@@ -223,7 +231,11 @@ fn run_create() -> Value {
         ("on_completion", words(&["delete", "keep"])),
         ("after_seconds", json!({ "type": "number", "minimum": 0, "maximum": 5 })),
     ]);
-    schema["required"] = json!(["assistant_id", "input"]);
+    schema["properties"]["command"] = json!({
+        "type": "object", "required": ["resume"], "properties": { "resume": {} }, "additionalProperties": false,
+    });
+    schema["required"] = json!(["assistant_id"]);
+    schema["oneOf"] = json!([{ "required": ["input"] }, { "required": ["command"] }]);
     schema
 }
 

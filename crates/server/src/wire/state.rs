@@ -4,14 +4,17 @@
 //! state after an earlier event. Each change is a node that knows what it builds on, so that the
 //! state after any event can be made again, also one that was left.
 
+use std::collections::BTreeMap;
+
 use evenkeel_core::Wall;
-use evenkeel_core::id::{RunId, ThreadId};
+use evenkeel_core::approval::Approval;
+use evenkeel_core::id::{CallId, RunId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
-use evenkeel_core::run::{EndReason, Outcome};
+use evenkeel_core::run::{EndReason, Outcome, WaitReason};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::message;
+use super::{interrupt, message};
 
 /// What a thread holds after the events folded so far.
 #[derive(Clone, Debug)]
@@ -27,6 +30,10 @@ pub(crate) struct ThreadView {
     head: Option<u64>,
     /// The run that was claimed last; the ends of others change nothing.
     claimed: Option<RunId>,
+    /// What that run asks of a person and has no answer to.
+    asked: Vec<Approval>,
+    /// What was asked at a checkpoint at which a run waited.
+    interrupts: BTreeMap<u64, Value>,
 }
 
 /// A change of the conversation.
@@ -103,6 +110,8 @@ impl ThreadView {
             points: Vec::new(),
             head: None,
             claimed: None,
+            asked: Vec::new(),
+            interrupts: BTreeMap::new(),
         }
     }
 
@@ -112,8 +121,22 @@ impl ThreadView {
             return;
         }
         self.seq = event.seq;
+        if let EventBody::RunEnded { .. } = event.body
+            && self.claimed == Some(event.run)
+        {
+            self.asked.clear();
+        }
         match &event.body {
             EventBody::RunClaimed { .. } => self.claimed = Some(event.run),
+            EventBody::ApprovalRequested(asked) => {
+                self.asked.retain(|other| other.call_id != asked.call_id);
+                self.asked.push(asked.clone());
+            }
+            EventBody::ApprovalAnswered { approval, .. } => self.asked.retain(|asked| asked.id != *approval),
+            EventBody::Parked { on: WaitReason::Approval, .. } => {
+                self.point(event, "loop", true);
+                self.interrupts.extend(self.interrupt().map(|interrupt| (event.seq, interrupt)));
+            }
             EventBody::UserMessage { .. } => {
                 let others = Map::from_iter([("result".to_owned(), Value::Null)]);
                 self.change(event, Change { messages: message::of_event(event), replaces: false, others });
@@ -182,6 +205,30 @@ impl ThreadView {
         held
     }
 
+    /// What the run that was claimed last asks of a person now.
+    pub(crate) fn interrupt(&self) -> Option<Value> {
+        let open: Vec<&Approval> = self.asked.iter().collect();
+        interrupt::interrupt(self.claimed?, &open, |call| self.args_of(call))
+    }
+
+    /// The arguments of a call of the conversation.
+    fn args_of(&self, id: &CallId) -> Option<Value> {
+        let calls =
+            self.now.messages.iter().rev().filter_map(|message| message.get("tool_calls")?.as_array());
+        let call =
+            calls.flatten().find(|call| call.get("id").and_then(Value::as_str) == Some(id.as_str()))?;
+        call.get("args").cloned()
+    }
+
+    /// The values with what a person is asked now, as a paused run shows them.
+    pub(crate) fn paused_values(&self) -> Value {
+        let mut values = self.values();
+        if let Some(interrupt) = self.interrupt() {
+            values["__interrupt__"] = json!([interrupt]);
+        }
+        values
+    }
+
     /// The state: `messages`, of the last run its `result` and `diff`, and what clients wrote.
     pub(crate) fn values(&self) -> Value {
         if self.is_empty() { json!({}) } else { self.now.values() }
@@ -240,17 +287,25 @@ impl ThreadView {
     fn shape(&self, point: &Point) -> Value {
         let id = checkpoint_id(self.thread, point.seq);
         let parent = point.parent.map(|seq| checkpoint_id(self.thread, seq));
-        let next: &[&str] = if point.open { &["agent"] } else { &[] };
+        let is_head = self.head == Some(point.seq);
+        let asked = self.interrupts.get(&point.seq);
+        let node = if asked.is_some() { "tools" } else { "agent" };
+        let next: &[&str] = if point.open { &[node] } else { &[] };
+        // What was asked at the newest checkpoint may be answered by now.
+        let interrupts: Vec<Value> = match asked {
+            Some(_) if is_head => self.interrupt().into_iter().collect(),
+            asked => asked.cloned().into_iter().collect(),
+        };
         let held = self.held(point.node);
         json!({
             "values": held.values(),
             "next": next,
-            "tasks": next.iter().map(|name| task(id, name)).collect::<Vec<_>>(),
+            "tasks": next.iter().map(|name| task(id, name, &interrupts)).collect::<Vec<_>>(),
             "metadata": self.about(point),
             "created_at": point.at.iso(),
             "checkpoint": checkpoint(self.thread, id),
             "parent_checkpoint": parent.map(|id| checkpoint(self.thread, id)),
-            "interrupts": [],
+            "interrupts": interrupts,
             "checkpoint_id": id,
             "parent_checkpoint_id": parent,
         })
@@ -285,10 +340,10 @@ pub(crate) fn checkpoint(thread: ThreadId, id: Uuid) -> Value {
     json!({ "checkpoint_id": id, "thread_id": thread, "checkpoint_ns": "" })
 }
 
-fn task(checkpoint: Uuid, name: &str) -> Value {
+fn task(checkpoint: Uuid, name: &str, interrupts: &[Value]) -> Value {
     json!({
         "id": Uuid::new_v5(&checkpoint, name.as_bytes()), "name": name, "path": ["__pregel_pull", name],
-        "error": null, "interrupts": [], "checkpoint": null, "state": null, "result": null,
+        "error": null, "interrupts": interrupts, "checkpoint": null, "state": null, "result": null,
     })
 }
 

@@ -2,12 +2,15 @@
 
 use evenkeel_core::run::{EndReason, Run, RunState};
 use evenkeel_core::thread::Thread;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::run::strategy;
 
 /// The dialect's word for where a thread stands; derived from rows, never stored.
 pub(crate) fn status(thread: &Thread, newest: Option<&Run>) -> &'static str {
+    if thread.asks {
+        return "interrupted";
+    }
     if thread.active.is_some() || thread.n_waiting > 0 {
         return "busy";
     }
@@ -28,8 +31,22 @@ fn left_nothing(run: &Run) -> bool {
     })
 }
 
-/// A thread. `values` is `None` where the dialect would not show them.
-pub(crate) fn thread(thread: &Thread, newest: Option<&Run>, values: Option<Value>) -> Value {
+/// What is read of a thread besides its row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Beside<'a> {
+    /// The newest run.
+    pub(crate) newest: Option<&'a Run>,
+    /// The interrupt of the run that waits for a person.
+    pub(crate) interrupt: Option<Value>,
+    /// `None` where the dialect would not show them.
+    pub(crate) values: Option<Value>,
+}
+
+/// A thread.
+pub(crate) fn thread(thread: &Thread, beside: Beside<'_>) -> Value {
+    let Beside { newest, interrupt, values } = beside;
+    let interrupts =
+        interrupt.zip(thread.active).map(|(interrupt, run)| (run.to_string(), json!([interrupt])));
     let error = newest.and_then(|run| run.outcome.as_ref()).and_then(|outcome| outcome.error.as_ref());
     json!({
         "thread_id": thread.id,
@@ -41,7 +58,7 @@ pub(crate) fn thread(thread: &Thread, newest: Option<&Run>, values: Option<Value
         "config": {},
         "values": values,
         "error": error.map(|error| json!({ "error": error.code, "message": error.message })),
-        "interrupts": {},
+        "interrupts": interrupts.into_iter().collect::<Map<String, Value>>(),
         "multitask_strategy": thread.busy_policy.map(strategy),
     })
 }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod approvals;
 mod bad_input;
 mod clients;
 mod config;

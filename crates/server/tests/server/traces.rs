@@ -77,6 +77,7 @@ async fn play(exporter: &Exporter, world: &World) -> evenkeel_core::id::RunId {
         guards: Vec::new(),
         snapshot: None,
         policies: Vec::new(),
+        approval: None,
     };
     let bodies = [
         reply("look"),

@@ -61,6 +61,7 @@ async fn a_park_says_why(stage: Stage) {
         reason: "all breakers are open".to_owned(),
         until_hint: Some(until),
         route: Some("main".to_owned()),
+        approvals: Vec::new(),
         events: vec![note("before")],
     };
     good(stage.store.park(park).await);

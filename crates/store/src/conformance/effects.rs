@@ -91,6 +91,7 @@ async fn effects_of_a_park_are_kept(stage: Stage) {
         reason: "the tool is away".to_owned(),
         until_hint: None,
         route: None,
+        approvals: Vec::new(),
         events,
     };
     let twice = good(stage.store.park(park(vec![intend("write"), intend("write")])).await);

@@ -87,6 +87,7 @@ pub fn intend(effect: &str) -> NewEvent {
         guards: Vec::new(),
         snapshot: None,
         policies: Vec::new(),
+        approval: None,
     });
     NewEvent { step: 1, body }
 }

@@ -176,6 +176,7 @@ impl Stage {
             reason: "no deployment can answer".to_owned(),
             until_hint: None,
             route: Some(route.to_owned()),
+            approvals: Vec::new(),
             events: Vec::new(),
         };
         good(self.store.park(park).await)
@@ -271,6 +272,10 @@ impl Stage {
             assert_eq!(run.owner.is_some(), matches!(run.state, RunState::Running | RunState::Cancelling));
             assert_eq!(run.outcome.is_some(), run.state.is_terminal());
             assert_eq!(run.wait.is_some(), run.state == RunState::Waiting);
+            assert!(
+                run.asks().is_empty() || (stored.asks && stored.active == Some(run.id)),
+                "the thread says that it asks"
+            );
         }
         let newest = runs.first();
         assert_eq!(stored.newest_run, newest.map(|run| run.id));
@@ -344,6 +349,9 @@ fn words(event: &Event) -> String {
         EventBody::AssistantMessage { message, .. } => format!("assistant {}", message.joined_text()),
         EventBody::Noted { text, .. } => format!("note {text}"),
         EventBody::Parked { .. } => "parked".to_owned(),
+        EventBody::ApprovalAnswered { answer, .. } => {
+            format!("{} by {} {}", answer.decision.as_str(), answer.by, answer.note).trim_end().to_owned()
+        }
         EventBody::CancelRequested => "cancel requested".to_owned(),
         EventBody::RunEnded { outcome } => match outcome.reason {
             Some(reason) => format!("ended {} {}", outcome.state.as_str(), reason_word(reason)),

@@ -30,6 +30,7 @@ pub(super) fn claim(
         }
     }
     thread.epoch += 1;
+    thread.asks = false;
     run.attempt += 1;
     run.state = RunState::Running;
     run.ready = false;
@@ -89,9 +90,9 @@ pub(super) fn hand_over(
     Ok(None)
 }
 
-/// Claims parked runs, most urgent first.
+/// Claims parked runs that are due, most urgent first.
 pub(super) fn wake(ctx: &mut Context<'_>, request: &Wake) -> Rowed<Vec<Claim>> {
-    let runs = ctx.rows.parked(request.on, request.route.as_deref(), request.limit)?;
+    let runs = ctx.rows.parked(ctx.now.wall, request.on, request.route.as_deref(), request.limit)?;
     claim_each(ctx, &runs, request.me)
 }
 

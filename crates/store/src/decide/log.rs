@@ -168,6 +168,7 @@ pub(super) fn end(
         (thread.context_from, thread.context_at) = (base.context_from, thread.seq_last);
     }
     append(ctx, thread, run, step, &EventBody::RunEnded { outcome: outcome.clone() })?;
+    thread.asks &= thread.active != Some(run.id);
     run.state = outcome.state;
     run.ready = false;
     run.wait = None;

@@ -2,7 +2,7 @@
 
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::port::store::{CommitStep, Park, Release, TakeSteered, Written};
-use evenkeel_core::run::{BusyPolicy, EndReason, RunState, Waiting};
+use evenkeel_core::run::{BusyPolicy, EndReason, RunState, WaitReason, Waiting};
 
 use super::{Context, cancel, guard, log};
 use crate::record::{RunRow, ThreadRow};
@@ -84,7 +84,11 @@ pub(super) fn park(ctx: &mut Context<'_>, request: &Park) -> Rowed<Written> {
         since: ctx.now.wall,
         until_hint: request.until_hint,
         route: request.route.clone(),
+        approvals: request.approvals.clone(),
     });
+    // A question that nobody answers wakes its run when it expires, and not before.
+    run.not_before = request.until_hint.filter(|_| request.on == WaitReason::Approval);
+    thread.asks = request.on == WaitReason::Approval;
     run.state = RunState::Waiting;
     run.ready = false;
     run.owner = None;

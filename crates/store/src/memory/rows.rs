@@ -285,9 +285,10 @@ impl Rows for MemoryRows {
         Ok(self.open().filter(due).take(at_most(limit)).map(|row| row.n).collect())
     }
 
-    fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
+    fn parked(&mut self, now: Wall, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
         let waits = |row: &&RunRow| {
             row.state == RunState::Waiting
+                && row.not_before.is_none_or(|at| at <= now)
                 && row
                     .wait
                     .as_ref()

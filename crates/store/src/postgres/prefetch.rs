@@ -43,6 +43,7 @@ pub(super) fn of_write(op: &Op, candidates: &[RunId], known: &Facts, looks: bool
         Op::Park(of) => of_fence(&of.fence, &of.events, known, needs),
         Op::TakeSteered(of) => of_fence(&of.fence, &[], known, needs),
         Op::Release(of) => of_fence(&of.fence, &[], known, needs),
+        Op::Answer(of) => needs.add(Need::Run(Some(of.tenant.clone()), of.run)),
         Op::Cancel(of) => needs.add(Need::Run(Some(of.tenant.clone()), of.run)),
         Op::DeleteRun(of) => needs.add(Need::Run(Some(of.tenant.clone()), of.run)),
         _ => {

@@ -419,9 +419,10 @@ impl Rows for PgRows<'_> {
         self.still(limit, |row| row.ready && row.not_before.is_none_or(|from| from <= now))
     }
 
-    fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
+    fn parked(&mut self, now: Wall, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
         self.still(limit, |row| {
             row.state == RunState::Waiting
+                && row.not_before.is_none_or(|at| at <= now)
                 && row
                     .wait
                     .as_ref()

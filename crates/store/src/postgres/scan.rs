@@ -38,11 +38,13 @@ pub(super) fn look(op: &Op, now: Now) -> Option<Statement> {
         Op::Wake(of) => Some(
             Statement::new(
                 "SELECT run, thread FROM evenkeel.open_runs WHERE state = 'waiting' AND wait_on = $1 \
-                 AND ($2::text IS NULL OR wait_route = $2) ORDER BY class, deadline, n LIMIT $3",
+                 AND ($2::text IS NULL OR wait_route = $2) AND coalesce(not_before, $4) <= $4 \
+                 ORDER BY class, deadline, n LIMIT $3",
             )
             .with(wait_word(of.on), Type::TEXT)
             .with(of.route.clone(), Type::TEXT)
-            .with(i64::from(of.limit), Type::INT8),
+            .with(i64::from(of.limit), Type::INT8)
+            .with(int(now.wall.0), Type::INT8),
         ),
         Op::Expire(of) => Some(
             Statement::new(

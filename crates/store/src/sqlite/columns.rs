@@ -1,6 +1,7 @@
 //! Between columns and stored shapes: the words for states and reasons, and the order of columns.
 
 use evenkeel_core::Wall;
+use evenkeel_core::approval::Approval;
 use evenkeel_core::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::message::Usage;
 use evenkeel_core::port::store::ApiKey;
@@ -108,6 +109,7 @@ pub(super) fn thread(row: &Row<'_>) -> rusqlite::Result<ThreadRow> {
         newest_run: optional_uuid_at(row, 11)?.map(RunId),
         busy_policy: optional_policy_at(row, 12)?,
         context_at: row.get(13).map(uint)?,
+        asks: row.get(14)?,
     })
 }
 
@@ -164,6 +166,19 @@ pub(super) fn stop_json(stop: Option<EndReason>) -> Option<String> {
     stop.map(|stop| serde_json::to_string(&stop).expect("a reason is made of words and ids"))
 }
 
+fn approvals_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Vec<Approval>> {
+    let Some(json) = row.get::<_, Option<String>>(idx)? else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(&json).map_err(|_| unknown(idx, json))
+}
+
+/// What a person is asked as its column holds it.
+pub(super) fn approvals_json(wait: &Waiting) -> Option<String> {
+    let asked = Some(&wait.approvals).filter(|approvals| !approvals.is_empty())?;
+    Some(serde_json::to_string(asked).expect("a question is made of words, ids and times"))
+}
+
 fn optional_policy_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Option<BusyPolicy>> {
     match row.get::<_, Option<String>>(idx)? {
         Some(_) => value_of(&POLICIES, row, idx).map(Some),
@@ -171,7 +186,7 @@ fn optional_policy_at(row: &Row<'_>, idx: usize) -> rusqlite::Result<Option<Busy
     }
 }
 
-/// Columns 7 to 11 of `select_run`.
+/// Columns 7 to 11 and 31 of `select_run`.
 fn waiting(row: &Row<'_>) -> rusqlite::Result<Option<Waiting>> {
     if row.get::<_, Option<String>>(7)?.is_none() {
         return Ok(None);
@@ -182,6 +197,7 @@ fn waiting(row: &Row<'_>) -> rusqlite::Result<Option<Waiting>> {
         since: wall_at(row, 9)?,
         until_hint: optional_wall_at(row, 10)?,
         route: row.get(11)?,
+        approvals: approvals_at(row, 31)?,
     }))
 }
 

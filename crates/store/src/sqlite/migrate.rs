@@ -12,8 +12,11 @@ use rusqlite::Connection;
 use super::fault::faulty;
 use crate::rows::{Fault, Rowed};
 
-const MIGRATIONS: [&str; 2] =
-    [include_str!("../migrations/0001_first.sql"), include_str!("../migrations/0002_policies.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("../migrations/0001_first.sql"),
+    include_str!("../migrations/0002_policies.sql"),
+    include_str!("../migrations/0003_approvals.sql"),
+];
 
 /// Marks the file as ours: "EVKL".
 const APPLICATION_ID: i32 = 0x4556_4b4c;

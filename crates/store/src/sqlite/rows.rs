@@ -26,7 +26,7 @@ macro_rules! select_thread {
     ($rest:literal) => {
         concat!(
             "SELECT n, id, tenant, created_at, updated_at, version, epoch, seq_last, context_from, active, ",
-            "n_waiting, newest_run, busy_policy, context_at FROM threads ",
+            "n_waiting, newest_run, busy_policy, context_at, asks FROM threads ",
             $rest
         )
     };
@@ -38,7 +38,8 @@ macro_rules! select_run {
             "SELECT r.n, r.id, r.thread, t.id, r.tenant, r.state, r.ready, r.wait_on, r.wait_reason, ",
             "r.wait_since, r.wait_until, r.wait_route, r.step, r.attempt, r.owner, r.version, r.key, ",
             "r.body_hash, r.class, r.busy_policy, r.deadline, r.created_at, r.updated_at, r.tokens_in, ",
-            "r.tokens_cached, r.tokens_out, r.estimated, r.not_before, r.stop, r.base_seq, r.base_context ",
+            "r.tokens_cached, r.tokens_out, r.estimated, r.not_before, r.stop, r.base_seq, r.base_context, ",
+            "r.wait_approvals ",
             "FROM runs r JOIN threads t ON t.n = r.thread ",
             $rest
         )
@@ -157,7 +158,8 @@ impl Rows for SqliteRows<'_> {
     fn save_thread(&mut self, row: &ThreadRow) -> Rowed<()> {
         self.change_one(
             "UPDATE threads SET updated_at = ?2, version = ?3, epoch = ?4, seq_last = ?5, context_from = ?6,
-             active = ?7, n_waiting = ?8, newest_run = ?9, busy_policy = ?10, context_at = ?11 WHERE n = ?1",
+             active = ?7, n_waiting = ?8, newest_run = ?9, busy_policy = ?10, context_at = ?11,
+             asks = ?12 WHERE n = ?1",
             params![
                 int(row.n),
                 int(row.updated_at.0),
@@ -170,6 +172,7 @@ impl Rows for SqliteRows<'_> {
                 optional_id(row.newest_run.map(|run| run.0)),
                 row.busy_policy.map(columns::policy_word),
                 int(row.context_at),
+                row.asks,
             ],
         )
     }
@@ -247,7 +250,7 @@ impl Rows for SqliteRows<'_> {
             "UPDATE runs SET state = ?2, ready = ?3, wait_on = ?4, wait_reason = ?5, wait_since = ?6,
              wait_until = ?7, wait_route = ?8, step = ?9, attempt = ?10, owner = ?11, version = ?12,
              updated_at = ?13, tokens_in = ?14, tokens_cached = ?15, tokens_out = ?16, estimated = ?17,
-             not_before = ?18, stop = ?19, base_seq = ?20, base_context = ?21 WHERE n = ?1",
+             not_before = ?18, stop = ?19, base_seq = ?20, base_context = ?21, wait_approvals = ?22 WHERE n = ?1",
             params![
                 int(row.n),
                 row.state.as_str(),
@@ -270,6 +273,7 @@ impl Rows for SqliteRows<'_> {
                 columns::stop_json(row.stop),
                 row.base.map(|base| int(base.seq)),
                 row.base.map(|base| int(base.context_from)),
+                wait.and_then(columns::approvals_json),
             ],
         )
     }
@@ -356,18 +360,18 @@ impl Rows for SqliteRows<'_> {
         )
     }
 
-    fn parked(&mut self, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
+    fn parked(&mut self, now: Wall, on: WaitReason, route: Option<&str>, limit: u32) -> Rowed<Vec<u64>> {
         let on = columns::wait_word(on);
         match route {
             Some(route) => self.keys(
                 "SELECT n FROM runs WHERE state = 'waiting' AND wait_on = ?1 AND wait_route = ?2
-                 ORDER BY class, deadline, n LIMIT ?3",
-                params![on, route, limit],
+                 AND coalesce(not_before, ?4) <= ?4 ORDER BY class, deadline, n LIMIT ?3",
+                params![on, route, limit, int(now.0)],
             ),
             None => self.keys(
                 "SELECT n FROM runs WHERE state = 'waiting' AND wait_on = ?1
-                 ORDER BY class, deadline, n LIMIT ?2",
-                params![on, limit],
+                 AND coalesce(not_before, ?3) <= ?3 ORDER BY class, deadline, n LIMIT ?2",
+                params![on, limit, int(now.0)],
             ),
         }
     }

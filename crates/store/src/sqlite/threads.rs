@@ -13,7 +13,7 @@ use crate::record::ThreadRow;
 use crate::rows::{self, Rowed};
 
 const SELECT: &str = "SELECT t.n, t.id, t.tenant, t.created_at, t.updated_at, t.version, t.epoch, t.seq_last, \
-     t.context_from, t.active, t.n_waiting, t.newest_run, t.busy_policy, t.context_at, t.metadata, r.state \
+     t.context_from, t.active, t.n_waiting, t.newest_run, t.busy_policy, t.context_at, t.asks, t.metadata, r.state \
      FROM threads t LEFT JOIN runs r ON r.id = t.newest_run";
 
 /// The threads of a list. Metadata is compared here, not in SQL: it may be moved out of its row.
@@ -61,11 +61,11 @@ fn each(conn: &Connection, list: &ListThreads, mut take: impl FnMut(Thread) -> b
     let mut select = conn.prepare_cached(&sql).map_err(faulty)?;
     let mut rows = select.query(params_from_iter(params)).map_err(faulty)?;
     while let Some(row) = rows.next().map_err(faulty)? {
-        let metadata: Value = body::read(conn, row, 14)?;
+        let metadata: Value = body::read(conn, row, 15)?;
         if !rows::has_members(&metadata, &list.metadata) {
             continue;
         }
-        let newest: Option<String> = row.get(15).map_err(faulty)?;
+        let newest: Option<String> = row.get(16).map_err(faulty)?;
         let newest = newest.as_deref().and_then(RunState::parse);
         let thread = columns::thread(row).map_err(faulty)?.into_thread(metadata, newest);
         if !take(thread) {

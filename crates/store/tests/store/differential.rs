@@ -224,6 +224,7 @@ impl Pair {
                 reason: "no deployment".to_owned(),
                 until_hint: None,
                 route: Some(format!("route-{route}")),
+                approvals: Vec::new(),
                 events: vec![samples::checkpoint(2)],
             }),
             Action::Release { claim } => Op::Release(Release { fence: claim_at(*claim)?.fence.clone() }),

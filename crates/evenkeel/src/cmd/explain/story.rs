@@ -4,6 +4,7 @@
 //! led to it. Lines carry the time since the run was accepted and the step.
 
 use evenkeel_core::Wall;
+use evenkeel_core::approval::{Answered, Decision};
 use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, Verdict};
 use evenkeel_core::message::Message;
 use evenkeel_core::run::{Attempt, Outcome, RunState, WaitReason};
@@ -167,6 +168,17 @@ fn reply_text(message: &Message, finish: &str) -> String {
     }
 }
 
+fn answered_text(answer: &Answered) -> (&'static str, String) {
+    let by = if answer.by.is_empty() { String::new() } else { format!(" by {}", brief(&answer.by, 40)) };
+    let note =
+        if answer.note.is_empty() { String::new() } else { format!(": {}", brief(&answer.note, TEXT_MAX)) };
+    match answer.decision {
+        Decision::Approve => ("approved", format!("approved{by}{note}")),
+        Decision::Deny => ("denied", format!("denied{by}{note}")),
+        Decision::Expire => ("denied", "nobody answered in time".to_owned()),
+    }
+}
+
 /// The kind and words of an event that stands for itself; `None` for one that adds nothing here.
 pub(crate) fn told(body: &EventBody) -> Option<(&'static str, String)> {
     Some(match body {
@@ -174,6 +186,16 @@ pub(crate) fn told(body: &EventBody) -> Option<(&'static str, String)> {
             ("message", format!("user: {}", brief(&message.joined_text(), TEXT_MAX)))
         }
         EventBody::PolicyDecided { tool, verdict, policies, .. } => verdict_text(tool, verdict, policies)?,
+        EventBody::ApprovalRequested(asked) => (
+            "asked",
+            format!(
+                "a person is asked whether {} may run: {} (evenkeel approvals show {})",
+                asked.tool,
+                brief(&asked.reason, TEXT_MAX),
+                asked.id
+            ),
+        ),
+        EventBody::ApprovalAnswered { answer, .. } => answered_text(answer),
         EventBody::EffectIntended(intent) => ("intent", intent_text(intent)),
         EventBody::EffectSettled(result) => ("settled", result_text(result)),
         EventBody::Checkpoint { snapshot } => {

@@ -82,6 +82,7 @@ fn journal() -> Journal {
         guards: vec![],
         snapshot: None,
         policies: vec!["workspace".to_owned()],
+        approval: None,
     };
     let result = EffectResult {
         effect: "e1".into(),

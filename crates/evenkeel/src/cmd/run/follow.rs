@@ -128,6 +128,7 @@ async fn read(server: &Server, thread: &str, run: &str, progress: &mut Progress)
             Err(error) => Err(error),
         };
         match outcome {
+            Ok(Some(status)) if status == "interrupted" && waits(server, thread, run).await? => {}
             Ok(Some(status)) => return Ok(status),
             // The server closes a stream without an end when it stops: the next one goes on there.
             Ok(None) => {}
@@ -141,6 +142,12 @@ async fn read(server: &Server, thread: &str, run: &str, progress: &mut Progress)
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Whether a run that is said to be interrupted waits for a person: then it goes on when answered.
+async fn waits(server: &Server, thread: &str, run: &str) -> Result<bool, Error> {
+    let run = server.get(&format!("/threads/{thread}/runs/{run}")).await?;
+    Ok(run["evenkeel"]["state"] == "waiting")
 }
 
 async fn pump(

@@ -450,6 +450,7 @@ fn p10_an_effect_intended_twice() {
             guards: Vec::new(),
             snapshot: None,
             policies: Vec::new(),
+            approval: None,
         });
         let result = EventBody::EffectSettled(EffectResult {
             effect: EffectId::of(run, 1, 0),
