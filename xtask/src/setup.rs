@@ -1,7 +1,8 @@
 //! `setup`: what the build and the tests need, and the git hooks.
 //!
 //! The build needs `cc` (SQLite and ring are compiled from source); the tests need `git`, PostgreSQL
-//! and its pooler PgBouncer, which they start and stop themselves. The other programs are used by
+//! and its pooler PgBouncer, which they start and stop themselves; bubblewrap is the sandbox's second
+//! backend, whose tests say that they are skipped without it. The other programs are used by
 //! coding tasks of the lab; a task whose program is missing is left out with a message. Nothing is
 //! downloaded when everything is there, and a machine without apt is told what to install instead.
 
@@ -18,6 +19,7 @@ const PROGRAMS: &[(&str, &str, bool)] = &[
     ("perl", "perl", false),
     ("postgres", "postgresql", true),
     ("pgbouncer", "pgbouncer", true),
+    ("bwrap", "bubblewrap", false),
 ];
 
 /// Programs and hooks.

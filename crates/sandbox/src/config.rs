@@ -79,6 +79,10 @@ pub enum Isolation {
     /// Our own launcher: namespaces, a read-only root, Landlock, seccomp, limits.
     #[default]
     Native,
+    /// The same view and the same locks, in namespaces that the program `bwrap` makes. Slower, and
+    /// without a user of the host for each sandbox; for hosts on which only `bwrap` may make them.
+    #[serde(rename = "bwrap")]
+    Bubblewrap,
     /// None: commands run as the server's user with its files and network. Limits still hold as
     /// far as resource limits reach. Only for hosts that are themselves thrown away.
     None,
@@ -95,6 +99,9 @@ pub enum Degradable {
     CgroupMemory,
     /// A cgroup that bounds the number of processes. Without it `RLIMIT_NPROC` does.
     CgroupPids,
+    /// A cgroup that bounds the processor time of a command in each moment. Without it commands
+    /// share the processors as the kernel sees fit.
+    CgroupCpu,
     /// A user id of the host that nothing else uses. Without it commands keep the id of the
     /// server's user, without any of its capabilities.
     OwnUser,
@@ -102,7 +109,8 @@ pub enum Degradable {
 
 impl Degradable {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Landlock, Self::CgroupMemory, Self::CgroupPids, Self::OwnUser];
+    pub const ALL: [Self; 5] =
+        [Self::Landlock, Self::CgroupMemory, Self::CgroupPids, Self::CgroupCpu, Self::OwnUser];
 
     /// The name used in the configuration.
     #[must_use]
@@ -111,6 +119,7 @@ impl Degradable {
             Self::Landlock => "landlock",
             Self::CgroupMemory => "cgroup_memory",
             Self::CgroupPids => "cgroup_pids",
+            Self::CgroupCpu => "cgroup_cpu",
             Self::OwnUser => "own_user",
         }
     }

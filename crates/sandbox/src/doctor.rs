@@ -76,7 +76,8 @@ pub fn examine_with(config: &SandboxConfig) -> Report {
 fn ask_helper(config: &SandboxConfig) -> Result<Report, Failure> {
     let mut command = process::command(config.helper.path()).into_std();
     let paths = serde_json::to_string(&config.read_only_paths).step("name the read-only paths")?;
-    command.args([HELPER_ARGUMENT, EXAMINE_ARGUMENT, &paths]);
+    let isolation = serde_json::to_string(&config.isolation).step("name the isolation")?;
+    command.args([HELPER_ARGUMENT, EXAMINE_ARGUMENT, &paths, &isolation]);
     let output = command.output().step("start the sandbox helper")?;
     serde_json::from_slice(&output.stdout).step("understand the sandbox helper")
 }

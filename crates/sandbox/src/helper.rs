@@ -4,6 +4,7 @@
 //! and enter namespaces.
 
 mod bare;
+mod bubblewrap;
 mod cgroup;
 mod command;
 mod examine;
@@ -12,6 +13,7 @@ mod identity;
 mod init;
 mod keeper;
 mod landlock;
+mod meter;
 mod nursery;
 mod root;
 mod socket;
@@ -19,7 +21,7 @@ mod sys;
 
 use std::process::ExitCode;
 
-use crate::wire::{EXAMINE_ARGUMENT, HELPER_ARGUMENT};
+use crate::wire::{EXAMINE_ARGUMENT, HELPER_ARGUMENT, INSIDE_ARGUMENT};
 
 /// Runs this process as the sandbox helper if it was started as one.
 ///
@@ -32,7 +34,8 @@ pub fn helper_main() -> Option<ExitCode> {
         return None;
     }
     Some(match arguments.next().as_deref() {
-        Some(EXAMINE_ARGUMENT) => examine::main(arguments.next()),
+        Some(EXAMINE_ARGUMENT) => examine::main(arguments.next(), arguments.next()),
+        Some(INSIDE_ARGUMENT) => init::main_inside(),
         _ => nursery::main(),
     })
 }

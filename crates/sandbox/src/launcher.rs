@@ -42,10 +42,10 @@ impl Launcher {
     pub fn start(env: &Env, config: SandboxConfig) -> Result<Arc<Self>, Error> {
         config.check()?;
         match config.isolation {
-            Isolation::Native => {
+            Isolation::Native | Isolation::Bubblewrap => {
                 let report = doctor::examine_with(&config);
                 report.admit(&config.allow_degraded)?;
-                tracing::info!(kernel = report.kernel, "sandbox ready");
+                tracing::info!(kernel = report.kernel, isolation = ?config.isolation, "sandbox ready");
             }
             Isolation::None => tracing::warn!(
                 "commands of runs are NOT isolated: sandbox.isolation is \"none\"; \
@@ -105,16 +105,17 @@ impl Runner for Launcher {
 }
 
 fn exit_of(ending: Ending, request: &Request) -> Result<Exit, Failure> {
-    let (code, signal, out_of_memory, cpu_ms) = match ending.reply {
-        Reply::Ended { code, signal, out_of_memory, cpu_ms } => (code, signal, out_of_memory, cpu_ms),
+    let (code, signal, limit) = match ending.reply {
+        Reply::Ended { code, signal, workspace_full: true, .. } => (code, signal, Some(LimitHit::Workspace)),
+        Reply::Ended { code, signal, out_of_memory, cpu_ms, .. } => {
+            // What the launcher ended itself says more than the signal it used for that. With a code
+            // the command ended in the very moment before, by itself.
+            let own = ending.limit.filter(|_| code.is_none());
+            let limit = own.or_else(|| limit_hit(code, signal, out_of_memory, cpu_ms, &request.limits));
+            (code, signal, limit)
+        }
         Reply::Failed(failure) => return Err(failure),
     };
-    // What the launcher ended itself says more than the signal it used for that. With a code the
-    // command ended in the very moment before, by itself.
-    let limit = ending
-        .limit
-        .filter(|_| code.is_none())
-        .or_else(|| limit_hit(code, signal, out_of_memory, cpu_ms, &request.limits));
     let (stdout, stderr, bytes_dropped) = ending.output;
     Ok(Exit { code, signal, limit, stdout, stderr, bytes_dropped, ms: 0, refused: Vec::new() })
 }

@@ -24,6 +24,9 @@
 //! - Files that a command makes in its workspace belong, seen from outside, to the owner of the
 //!   workspace.
 //!
+//! With `isolation = "bwrap"` the namespaces and the view are made by bubblewrap, and pid 1 is this
+//! program again; every lock, limit and promise above is the same ([`Isolation`]).
+//!
 //! This is the only crate with `unsafe`, all of it in `helper::sys`: system calls for which no
 //! safe wrapper exists (and in the program that attacks the sandbox for the tests). [`doctor::examine`] says what of this a host enforces.
 //!

@@ -19,6 +19,9 @@ pub(crate) const HELPER_ARGUMENT: &str = "sandbox-helper";
 /// The second argument that makes the helper examine the host and print a report.
 pub(crate) const EXAMINE_ARGUMENT: &str = "examine";
 
+/// The second argument that makes the helper pid 1 of a sandbox that bubblewrap has made.
+pub(crate) const INSIDE_ARGUMENT: &str = "inside";
+
 /// Asks a keeper to kill what it runs.
 pub(crate) const KILL: [u8; 4] = [0; 4];
 
@@ -40,7 +43,7 @@ pub(crate) struct Raise {
 
 /// Asks a keeper to run a command; stdin, stdout and stderr travel along, and with `network` the
 /// channel through which pid 1 hands out the socket of the proxy.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) argv: Vec<String>,
     pub(crate) workspace: PathBuf,
@@ -60,6 +63,8 @@ pub(crate) enum Reply {
         signal: Option<i32>,
         /// The kernel killed a process of it for memory.
         out_of_memory: bool,
+        /// Its workspace outgrew what it may hold, and it was killed for that.
+        workspace_full: bool,
         /// CPU time of all of its processes that were waited for.
         cpu_ms: u64,
     },

@@ -28,6 +28,12 @@ pub struct RunnerLimits {
     pub output_bytes: usize,
     /// Size of the private `/tmp` in bytes.
     pub tmp_bytes: u64,
+    /// What the workspace may hold in bytes, as the file system counts them.
+    pub workspace_bytes: u64,
+    /// Files and directories that the workspace may hold.
+    pub workspace_files: u64,
+    /// Processor time at most, in percent of one processor, where a cgroup can bound it.
+    pub cpu_percent: u64,
 }
 
 impl Default for RunnerLimits {
@@ -41,6 +47,9 @@ impl Default for RunnerLimits {
             open_files: 1024,
             output_bytes: 8 << 20,
             tmp_bytes: 256 << 20,
+            workspace_bytes: 8 << 30,
+            workspace_files: 500_000,
+            cpu_percent: 400,
         }
     }
 }
@@ -159,6 +168,8 @@ pub enum LimitHit {
     Output,
     /// The size of a file.
     FileSize,
+    /// The size of the workspace, or the number of its files.
+    Workspace,
 }
 
 /// How a command ended. What was read before a limit is always there.

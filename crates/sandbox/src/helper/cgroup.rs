@@ -1,4 +1,4 @@
-//! Cgroups: memory and processes of a whole command, on version 1 or 2, where we may write.
+//! Cgroups: memory, processes and processor time of a whole command, on version 1 or 2, where we may write.
 //!
 //! A keeper enters its cgroup once, and every command it runs is born there: moving a process
 //! into a cgroup waits for all processors and is the slow part.
@@ -12,15 +12,16 @@ use evenkeel_core::port::runner::RunnerLimits;
 const ROOT: &str = "/sys/fs/cgroup";
 const PARENT: &str = "evenkeel";
 
-/// What the keeper and pid 1 themselves need beside the command.
+/// What the keeper, pid 1 and perhaps bubblewrap themselves need beside the command.
 const OWN_MEMORY_BYTES: u64 = 8 << 20;
-const OWN_PROCESSES: u64 = 2;
+const OWN_PROCESSES: u64 = 3;
 
 /// Where our cgroups are made.
 pub(super) struct Hierarchy {
     version: Version,
     memory: Option<PathBuf>,
     pids: Option<PathBuf>,
+    cpu: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -34,6 +35,7 @@ pub(super) struct Cgroup {
     version: Version,
     memory: Option<PathBuf>,
     pids: Option<PathBuf>,
+    cpu: Option<PathBuf>,
 }
 
 impl Hierarchy {
@@ -41,9 +43,11 @@ impl Hierarchy {
     pub(super) fn find() -> Option<Self> {
         let hierarchy = if Path::new(ROOT).join("cgroup.controllers").exists() {
             let parent = unified_parent();
-            Self { version: Version::V2, memory: parent.clone(), pids: parent }
+            let cpu = parent.clone().filter(|parent| enabled(parent, "cpu"));
+            Self { version: Version::V2, memory: parent.clone(), pids: parent, cpu }
         } else {
-            Self { version: Version::V1, memory: v1_parent("memory"), pids: v1_parent("pids") }
+            let (memory, pids, cpu) = (v1_parent("memory"), v1_parent("pids"), v1_parent("cpu"));
+            Self { version: Version::V1, memory, pids, cpu }
         };
         (hierarchy.memory.is_some() || hierarchy.pids.is_some()).then_some(hierarchy)
     }
@@ -55,14 +59,14 @@ impl Hierarchy {
             let path = parent.as_ref().map(|parent| parent.join(&name));
             path.map(|path| make(&path).map(|()| path)).transpose()
         };
-        let (memory, pids) = (create(&self.memory)?, create(&self.pids)?);
-        Ok(Cgroup { version: self.version, memory, pids })
+        let (memory, pids, cpu) = (create(&self.memory)?, create(&self.pids)?, create(&self.cpu)?);
+        Ok(Cgroup { version: self.version, memory, pids, cpu })
     }
 
     /// Removes what a killed server left behind. Those of a living helper stay: it may just have
     /// made one that its keeper has not entered yet.
     pub(super) fn sweep(&self) {
-        for parent in [&self.memory, &self.pids].into_iter().flatten() {
+        for parent in [&self.memory, &self.pids, &self.cpu].into_iter().flatten() {
             let entries = fs::read_dir(parent).into_iter().flatten().flatten();
             for path in entries.map(|entry| entry.path()).filter(|path| !is_of_living_helper(path)) {
                 // Fails for files and for cgroups that still have processes, which is right.
@@ -87,6 +91,10 @@ impl Cgroup {
         self.pids.is_some()
     }
 
+    pub(super) fn bounds_cpu(&self) -> bool {
+        self.cpu.is_some()
+    }
+
     /// Moves this process in; its children are born there.
     pub(super) fn enter(&self) -> io::Result<()> {
         for path in self.paths() {
@@ -100,6 +108,9 @@ impl Cgroup {
         if let Some(pids) = &self.pids {
             let max = limits.processes.saturating_add(OWN_PROCESSES);
             fs::write(pids.join("pids.max"), max.to_string())?;
+        }
+        if let Some(cpu) = &self.cpu {
+            limit_cpu(self.version, cpu, limits.cpu_percent)?;
         }
         let Some(memory) = &self.memory else {
             return Ok(());
@@ -136,7 +147,20 @@ impl Cgroup {
 
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         let shared = self.version == Version::V2;
-        self.memory.iter().chain(self.pids.iter().filter(move |_| !shared))
+        self.memory.iter().chain(self.pids.iter().chain(&self.cpu).filter(move |_| !shared))
+    }
+}
+
+/// A share of processor time in each period of a tenth of a second.
+fn limit_cpu(version: Version, cpu: &Path, percent: u64) -> io::Result<()> {
+    const PERIOD_US: u64 = 100_000;
+    let quota_us = (PERIOD_US / 100).saturating_mul(percent).max(1_000);
+    match version {
+        Version::V1 => {
+            fs::write(cpu.join("cpu.cfs_period_us"), PERIOD_US.to_string())?;
+            fs::write(cpu.join("cpu.cfs_quota_us"), quota_us.to_string())
+        }
+        Version::V2 => fs::write(cpu.join("cpu.max"), format!("{quota_us} {PERIOD_US}")),
     }
 }
 
@@ -180,15 +204,24 @@ fn unified_parent() -> Option<PathBuf> {
 
 fn with_controllers(base: &Path) -> Option<PathBuf> {
     const CONTROLLERS: &str = "+memory +pids";
-    // Refused when the base holds processes; they may be enabled already.
+    // Refused when the base holds processes; they may be enabled already. Processor time is asked
+    // for by itself: a host may have kept that one back.
     let _ = fs::write(base.join("cgroup.subtree_control"), CONTROLLERS);
+    let _ = fs::write(base.join("cgroup.subtree_control"), "+cpu");
     let parent = base.join(PARENT);
     make(&parent).ok()?;
     if fs::write(parent.join("cgroup.subtree_control"), CONTROLLERS).is_err() {
         let _ = fs::remove_dir(&parent);
         return None;
     }
+    let _ = fs::write(parent.join("cgroup.subtree_control"), "+cpu");
     Some(parent)
+}
+
+/// Whether the children of a cgroup have this controller.
+fn enabled(parent: &Path, controller: &str) -> bool {
+    let text = fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap_or_default();
+    text.split_whitespace().any(|name| name == controller)
 }
 
 /// Our own path in the hierarchy whose controllers match.

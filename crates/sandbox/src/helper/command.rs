@@ -61,7 +61,7 @@ fn prepare(
         sys::become_stdio(fd, target).map_err(|error| refusal("its pipes", &error))?;
     }
     let base = match isolation {
-        Isolation::Native => Path::new(super::root::WORKSPACE),
+        Isolation::Native | Isolation::Bubblewrap => Path::new(super::root::WORKSPACE),
         Isolation::None => request.workspace.as_path(),
     };
     let cwd = base.join(&request.cwd);

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use evenkeel_core::port::runner::RunnerLimits;
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::bubblewrap;
 use super::cgroup::{Cgroup, Hierarchy};
 use super::identity::Identity;
 use super::keeper::{Keeper, Pipes, Ran};
@@ -25,10 +26,12 @@ const TRIAL: &[&str] = &["cat", "/proc/self/status", "/proc/mounts", "/proc/net/
 /// A number far from those that the nursery gives out.
 const TRIAL_SLOT: u32 = u32::MAX;
 
-/// Examines and prints the report as JSON. The argument is the JSON list of extra directories.
-pub(super) fn main(paths: Option<String>) -> ExitCode {
+/// Examines and prints the report as JSON. The arguments are the JSON list of extra directories, and
+/// the isolation as JSON.
+pub(super) fn main(paths: Option<String>, isolation: Option<String>) -> ExitCode {
     let paths = paths.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let report = examine(paths);
+    let isolation = isolation.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let report = examine(paths, isolation);
     match serde_json::to_string(&report) {
         Ok(text) => {
             println!("{text}");
@@ -38,20 +41,19 @@ pub(super) fn main(paths: Option<String>) -> ExitCode {
     }
 }
 
-fn examine(read_only_paths: Vec<PathBuf>) -> Report {
+fn examine(read_only_paths: Vec<PathBuf>, isolation: Isolation) -> Report {
     let cgroup = Hierarchy::find().and_then(|hierarchy| hierarchy.create(TRIAL_SLOT).ok());
-    let (bounds_memory, bounds_processes) = match &cgroup {
-        Some(cgroup) => (cgroup.bounds_memory(), cgroup.bounds_processes()),
-        None => (false, false),
-    };
+    let bounds = |of: fn(&Cgroup) -> bool| cgroup.as_ref().is_some_and(of);
+    let bounded =
+        [bounds(Cgroup::bounds_memory), bounds(Cgroup::bounds_processes), bounds(Cgroup::bounds_cpu)];
     // The trial itself needs no cgroup, and could not leave it again.
     if let Some(cgroup) = &cgroup {
         Cgroup::remove(cgroup);
     }
     let allow_degraded = Degradable::ALL.into_iter().collect();
-    let raise = Raise { slot: 0, isolation: Isolation::Native, allow_degraded, read_only_paths };
+    let raise = Raise { slot: 0, isolation, allow_degraded, read_only_paths };
     let trial = try_sandbox(raise);
-    let mut findings = vec![];
+    let mut findings = vec![backend(isolation)];
     let usable = match &trial {
         Ok(seen) => {
             findings.extend(seen.indispensable());
@@ -64,8 +66,11 @@ fn examine(read_only_paths: Vec<PathBuf>) -> Report {
             false
         }
     };
-    findings.push(cgroup_finding("cgroup memory", Degradable::CgroupMemory, bounds_memory));
-    findings.push(cgroup_finding("cgroup processes", Degradable::CgroupPids, bounds_processes));
+    let [memory, processes, cpu] = bounded;
+    findings.push(cgroup_finding("cgroup memory", Degradable::CgroupMemory, memory));
+    findings.push(cgroup_finding("cgroup processes", Degradable::CgroupPids, processes));
+    findings.push(cgroup_finding("cgroup cpu", Degradable::CgroupCpu, cpu));
+    findings.push(workspace_size());
     findings.push(workspace_sockets());
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     Report { usable, kernel, findings }
@@ -198,6 +203,17 @@ fn cgroup_finding(mechanism: &str, name: Degradable, is_enforced: bool) -> Findi
     degradable(mechanism, name, is_enforced, detail.to_owned(), remedy)
 }
 
+/// A workspace is a directory of the host: it is looked at, not walled.
+fn workspace_size() -> Finding {
+    Finding {
+        mechanism: "size of the workspace".to_owned(),
+        state: State::Enforced,
+        detail: "looked at ten times a second; a command that makes it too large is killed".to_owned(),
+        remedy: String::new(),
+        degradable: None,
+    }
+}
+
 /// Sockets with a path belong to no namespace, and no filter can read the path.
 fn workspace_sockets() -> Finding {
     Finding {
@@ -209,6 +225,23 @@ fn workspace_sockets() -> Finding {
             .to_owned(),
         degradable: None,
     }
+}
+
+/// Which of the two backends makes sandboxes.
+fn backend(isolation: Isolation) -> Finding {
+    let (state, detail, remedy) = match (isolation, bubblewrap::program()) {
+        (Isolation::Bubblewrap, Some(path)) => {
+            (State::Enforced, format!("{}, as sandbox.isolation says", path.display()), "")
+        }
+        (Isolation::Bubblewrap, None) => (
+            State::Missing,
+            "sandbox.isolation is \"bwrap\", and bubblewrap is not installed".to_owned(),
+            "Install the package bubblewrap, or remove sandbox.isolation for the native backend.",
+        ),
+        _ => (State::Enforced, "native: nothing has to be installed".to_owned(), ""),
+    };
+    let (mechanism, remedy) = ("backend".to_owned(), remedy.to_owned());
+    Finding { mechanism, state, detail, remedy, degradable: None }
 }
 
 /// Why namespaces do not work here, as far as the host tells.

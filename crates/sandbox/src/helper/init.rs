@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, wait};
 use serde::{Deserialize, Serialize};
 
+use super::bubblewrap::{self, Taken};
 use super::command::{self, Stdio};
 use super::filter::Filter;
 use super::keeper::Pipes;
@@ -91,24 +92,76 @@ fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
     };
     root::complete(&root, &workspace, order.request.limits.tmp_bytes)?;
     drop((root, workspace));
+    let conditions = Conditions {
+        landlock_required: task.landlock_required,
+        memory_bounded: task.memory_bounded,
+        channel: Some(&task.channel),
+    };
+    lock_and_run(&order.request, &order.stdio, task.filter, &conditions, landlocked)
+}
+
+/// What is to be minded when everything is locked.
+struct Conditions<'a> {
+    landlock_required: bool,
+    memory_bounded: bool,
+    /// Shows whether the keeper died before this process followed it.
+    channel: Option<&'a OwnedFd>,
+}
+
+/// Gives up every right and runs the command: its wait status.
+fn lock_and_run(
+    request: &Request,
+    stdio: &Stdio,
+    filter: &Filter,
+    of: &Conditions<'_>,
+    landlocked: &mut bool,
+) -> Result<i32, Failure> {
     drop_capabilities().step("drop capabilities")?;
     // The command shares this process's user: it must not read the keeper's memory through it.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).step("hide pid 1")?;
     rustix::thread::set_no_new_privs(true).step("give up new privileges")?;
-    *landlocked = landlock::restrict(order.request.read_only)?;
-    if task.landlock_required && !*landlocked {
+    *landlocked = landlock::restrict(request.read_only)?;
+    if of.landlock_required && !*landlocked {
         return Err("it is absent, and sandbox.allow_degraded does not name it").step("landlock");
     }
     // Set last, because changes of credentials clear it; the channel shows whether it came too late.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("follow the keeper")?;
-    if is_cut(&task.channel) {
+    if of.channel.is_some_and(is_cut) {
         sys::exit_now(1);
     }
-    task.filter.apply()?;
+    filter.apply()?;
     let Some(command) = sys::fork().step("fork the command")? else {
-        command::become_program(&order.request, &order.stdio, Isolation::Native, task.memory_bounded)
+        command::become_program(request, stdio, Isolation::Native, of.memory_bounded)
     };
     reap_until(command).step("wait for the command")
+}
+
+/// Runs as pid 1 of a sandbox whose namespaces and view bubblewrap has made.
+pub(super) fn main_inside() -> ! {
+    // Signals for which this program has a handler would reach pid 1 from inside.
+    sys::reset_signals();
+    let Ok(order) = bubblewrap::take_order() else { sys::exit_now(1) };
+    let mut outcome = Outcome { status: Ok(0), landlock: false };
+    outcome.status = serve_inside(&order, &mut outcome.landlock);
+    if let Ok(text) = serde_json::to_vec(&outcome) {
+        let _ = rustix::io::write(&order.report, &text);
+    }
+    sys::exit_now(0)
+}
+
+fn serve_inside(order: &Taken, landlocked: &mut bool) -> Result<i32, Failure> {
+    sys::leave_session_keyring();
+    if let Some(channel) = &order.proxy {
+        hand_out_proxy(channel).step("open the socket of the proxy")?;
+    }
+    root::tighten(order.request.limits.tmp_bytes)?;
+    let conditions = Conditions {
+        landlock_required: order.landlock_required,
+        memory_bounded: order.memory_bounded,
+        // bwrap has seen to it before this program began.
+        channel: None,
+    };
+    lock_and_run(&order.request, &order.stdio, &Filter::new(), &conditions, landlocked)
 }
 
 fn await_go(channel: &OwnedFd) -> Result<(), Failure> {

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -19,8 +19,9 @@ use super::command::Stdio;
 use super::filter::Filter;
 use super::identity::{Identity, Translations};
 use super::init::{self, Outcome, Task};
+use super::meter::{self, Amount, Meter};
 use super::root::{self, Plan, Sources};
-use super::{bare, socket, sys};
+use super::{bare, bubblewrap, socket, sys};
 use crate::config::{Degradable, Isolation};
 use crate::wire::{Failure, Raise, Reply, Request, Step, frame};
 
@@ -71,8 +72,21 @@ pub(super) struct Ran {
     pub(super) reply: Reply,
     pub(super) landlock: bool,
     pub(super) identity: Option<Identity>,
+    pub(super) watched: Watched,
+}
+
+/// What came while a command ran.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watched {
     /// The launcher closed its socket.
     pub(super) is_orphaned: bool,
+    /// The workspace outgrew what it may hold.
+    pub(super) workspace_full: bool,
+}
+
+/// What a command's workspace may hold.
+pub(super) fn allowed(request: &Request) -> Amount {
+    Amount { bytes: request.limits.workspace_bytes, files: request.limits.workspace_files }
 }
 
 impl Keeper {
@@ -96,10 +110,10 @@ impl Keeper {
             };
             let pipes = Pipes::new(fds)?;
             let ran = match self.raise.isolation {
-                Isolation::Native => self.run(&request, pipes, socket.as_fd()),
+                Isolation::Native | Isolation::Bubblewrap => self.run(&request, pipes, socket.as_fd()),
                 Isolation::None => bare::run(&request, &pipes.stdio, socket.as_fd()),
             };
-            if ran.is_orphaned {
+            if ran.watched.is_orphaned {
                 break;
             }
             socket::deliver(&socket, &frame(&ran.reply)?, &[])?;
@@ -123,17 +137,36 @@ impl Keeper {
             reply: Reply::Failed(failure),
             landlock: false,
             identity: None,
-            is_orphaned: false,
+            watched: Watched::default(),
         })
     }
 
     fn try_run(&mut self, request: &Request, pipes: Pipes, socket: BorrowedFd<'_>) -> Result<Ran, Failure> {
         self.require(Degradable::CgroupMemory, self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory))?;
         self.require(Degradable::CgroupPids, self.cgroup.as_ref().is_some_and(Cgroup::bounds_processes))?;
+        self.require(Degradable::CgroupCpu, self.cgroup.as_ref().is_some_and(Cgroup::bounds_cpu))?;
         if let Some(cgroup) = &self.cgroup {
             cgroup.limit(&request.limits).step("limit the cgroup")?;
         }
         let n_killed_before = self.n_killed_for_memory();
+        let mut ran = match self.raise.isolation {
+            Isolation::Bubblewrap => self.run_in_bubblewrap(request, pipes, socket)?,
+            _ => self.run_in_namespaces(request, pipes, socket)?,
+        };
+        let is_full = ran.watched.workspace_full;
+        if let Reply::Ended { out_of_memory, workspace_full, .. } = &mut ran.reply {
+            *out_of_memory = self.n_killed_for_memory() > n_killed_before;
+            *workspace_full = is_full;
+        }
+        Ok(ran)
+    }
+
+    fn run_in_namespaces(
+        &mut self,
+        request: &Request,
+        pipes: Pipes,
+        socket: BorrowedFd<'_>,
+    ) -> Result<Ran, Failure> {
         let cpu_ms_before = sys::children_cpu_ms();
         let (identity, workspace) = self.identify(request)?;
         self.require(Degradable::OwnUser, identity.separate_user().is_some())?;
@@ -145,19 +178,30 @@ impl Keeper {
         // A sandbox that failed while it was made does not listen any more; its report says why.
         let _ = socket::deliver(&sandbox.channel, &frame(request)?, &fds);
         drop((pipes, workspace));
-        let is_orphaned = watch(&sandbox.pidfd, socket);
+        let watched = watch(&sandbox.pidfd, socket, Meter::start(&request.workspace, allowed(request)));
         let outcome = sandbox.bury()?;
 
         let landlock = outcome.as_ref().is_some_and(|outcome| outcome.landlock);
-        let out_of_memory = self.n_killed_for_memory() > n_killed_before;
         let cpu_ms = sys::children_cpu_ms().saturating_sub(cpu_ms_before);
         let reply = match outcome.map(|outcome| outcome.status) {
-            Some(Ok(status)) => ended(Some(status), out_of_memory, cpu_ms),
+            Some(Ok(status)) => ended(Some(status), cpu_ms),
             Some(Err(failure)) => Reply::Failed(failure),
             // Pid 1 was killed: by us, or for memory.
-            None => ended(None, out_of_memory, cpu_ms),
+            None => ended(None, cpu_ms),
         };
-        Ok(Ran { reply, landlock, identity: Some(identity), is_orphaned })
+        Ok(Ran { reply, landlock, identity: Some(identity), watched })
+    }
+
+    fn run_in_bubblewrap(
+        &self,
+        request: &Request,
+        pipes: Pipes,
+        socket: BorrowedFd<'_>,
+    ) -> Result<Ran, Failure> {
+        self.require(Degradable::OwnUser, false)?;
+        let memory_bounded = self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory);
+        let of = bubblewrap::Circumstances { raise: &self.raise, plan: &self.plan, memory_bounded };
+        bubblewrap::run(&of, request, pipes, socket)
     }
 
     /// The sandbox that is ready, if it has this identity; else a new one.
@@ -243,14 +287,15 @@ impl Keeper {
     }
 }
 
-/// A reply from a wait status. Without one the process was killed.
-pub(super) fn ended(status: Option<i32>, out_of_memory: bool, cpu_ms: u64) -> Reply {
+/// A reply from a wait status, without what a cgroup and a meter tell. Without a status the process
+/// was killed.
+pub(super) fn ended(status: Option<i32>, cpu_ms: u64) -> Reply {
     let (code, signal) = match status {
         Some(status) if libc::WIFEXITED(status) => (Some(libc::WEXITSTATUS(status)), None),
         Some(status) => (None, Some(libc::WTERMSIG(status))),
         None => (None, Some(libc::SIGKILL)),
     };
-    Reply::Ended { code, signal, out_of_memory, cpu_ms }
+    Reply::Ended { code, signal, out_of_memory: false, workspace_full: false, cpu_ms }
 }
 
 impl Ready {
@@ -276,44 +321,50 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd), Failure> {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).step("make a socket")
 }
 
-/// Waits until the process ends, and kills it when that is asked for. True if the launcher went.
-fn watch(pidfd: &OwnedFd, socket: BorrowedFd<'_>) -> bool {
-    let mut is_orphaned = false;
+/// Waits until the process ends, and kills it when that is asked for, or when its workspace is full.
+fn watch(pidfd: &OwnedFd, socket: BorrowedFd<'_>, mut meter: Option<Meter>) -> Watched {
+    let mut seen = Watched::default();
+    let interval = Timespec { tv_sec: 0, tv_nsec: meter::INTERVAL_MS * 1_000_000 };
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
-        if !is_orphaned {
+        if !seen.is_orphaned {
             fds.push(PollFd::from_borrowed_fd(socket, PollFlags::IN));
         }
-        match poll(&mut fds, None) {
+        match poll(&mut fds, meter.as_ref().map(|_| &interval)) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             // Without a way to wait there is only one safe end.
-            Err(_) => is_orphaned = true,
+            Err(_) => seen.is_orphaned = true,
         }
         let has_ended = !fds[0].revents().is_empty();
         let is_asked = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
         if has_ended {
-            return is_orphaned;
+            return seen;
         }
         if is_asked {
-            is_orphaned = socket::receive_kill(socket);
+            seen.is_orphaned = socket::receive_kill(socket);
         }
-        if is_asked || is_orphaned {
+        if meter.as_mut().is_some_and(Meter::is_exceeded) {
+            seen.workspace_full = true;
+            // It dies now; there is nothing left to watch.
+            meter = None;
+        }
+        if is_asked || seen.is_orphaned || seen.workspace_full {
             let _ = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
 }
 
-fn read_outcome(report: &OwnedFd) -> Option<Outcome> {
+pub(super) fn read_outcome(report: &OwnedFd) -> Option<Outcome> {
     let mut text = [0; 4096];
     let n = rustix::io::read(report, &mut text).ok()?;
     serde_json::from_slice(text.get(..n)?).ok()
 }
 
 /// A process that runs without namespaces and is watched in the same way.
-pub(super) fn watch_process(pid: Pid, socket: BorrowedFd<'_>) -> bool {
+pub(super) fn watch_process(pid: Pid, socket: BorrowedFd<'_>, request: &Request) -> Watched {
     match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-        Ok(pidfd) => watch(&pidfd, socket),
-        Err(_) => false,
+        Ok(pidfd) => watch(&pidfd, socket, Meter::start(&request.workspace, allowed(request))),
+        Err(_) => Watched::default(),
     }
 }

@@ -73,7 +73,7 @@ impl Nursery {
         let cgroup = self
             .hierarchy
             .as_ref()
-            .filter(|_| raise.isolation == Isolation::Native)
+            .filter(|_| raise.isolation != Isolation::None)
             .and_then(|hierarchy| hierarchy.create(raise.slot).ok());
         if let Some(pid) = sys::fork().step("fork a keeper")? {
             self.cgroups.insert(pid.as_raw_nonzero().get(), cgroup);

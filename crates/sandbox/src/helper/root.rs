@@ -66,9 +66,9 @@ const ETC_GENERATED: &[(&str, &str)] = &[
     ("/etc/shells", "/bin/sh\n/bin/bash\n"),
 ];
 
-const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+pub(super) const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-const LINKS: &[(&str, &str)] = &[
+pub(super) const LINKS: &[(&str, &str)] = &[
     ("/proc/self/fd", "/dev/fd"),
     ("/proc/self/fd/0", "/dev/stdin"),
     ("/proc/self/fd/1", "/dev/stdout"),
@@ -114,6 +114,46 @@ impl Plan {
         plan.files.extend(ETC_GENERATED.iter().map(|(path, text)| (*path, text.as_bytes().to_vec())));
         plan
     }
+}
+
+impl Plan {
+    /// Links: what each leads to, and where it is.
+    pub(super) fn links(&self) -> impl Iterator<Item = (&Path, &'static str)> {
+        self.links.iter().map(|(target, link)| (target.as_path(), *link))
+    }
+
+    /// Directories that are shown read-only at their own path.
+    pub(super) fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
+    /// Files with their content.
+    pub(super) fn files(&self) -> &[(&'static str, Vec<u8>)] {
+        &self.files
+    }
+}
+
+/// Tightens a view that bubblewrap has made to what [`build`] and [`complete`] make.
+pub(super) fn tighten(tmp_bytes: u64) -> Result<(), Failure> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let root = openat(CWD, "/", flags | OFlags::DIRECTORY, Mode::empty()).step("open the root")?;
+    for path in DEVICES {
+        let device = openat(CWD, *path, flags, Mode::empty()).step(&format!("open {path}"))?;
+        let change = MountChange { set: DEVICE, ..MountChange::default() };
+        sys::change_mount(&device, change).step(&format!("protect {path}"))?;
+    }
+    for path in PROC_READ_ONLY {
+        protect(&root, Path::new(path)).step("protect /proc")?;
+    }
+    attach(&private(tmp_bytes).step("mount /tmp")?, &root, Path::new("/tmp")).step("mount /tmp")
+}
+
+/// The private directory of one command.
+fn private(bytes: u64) -> io::Result<OwnedFd> {
+    // An inode costs the kernel about a kilobyte that no size limit counts.
+    let n_inodes = (bytes / 4096).clamp(1024, 1 << 18);
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    memory(&bytes.to_string(), &n_inodes.to_string(), "1777", flags)
 }
 
 fn directory(path: &Path) -> Option<PathBuf> {
@@ -205,11 +245,7 @@ pub(super) fn build(plan: &Plan, sources: &Sources) -> Result<OwnedFd, Failure> 
 
 /// Adds what is one command's own and leaves the old root. Afterwards only the new one exists.
 pub(super) fn complete(root: &OwnedFd, workspace: &OwnedFd, tmp_bytes: u64) -> Result<(), Failure> {
-    // An inode costs the kernel about a kilobyte that no size limit counts.
-    let n_inodes = (tmp_bytes / 4096).clamp(1024, 1 << 18);
-    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let tmp = memory(&tmp_bytes.to_string(), &n_inodes.to_string(), "1777", flags).step("mount /tmp")?;
-    attach_directory(&tmp, root, "/tmp").step("mount /tmp")?;
+    attach_directory(&private(tmp_bytes).step("mount /tmp")?, root, "/tmp").step("mount /tmp")?;
     attach_directory(workspace, root, WORKSPACE).step("mount the workspace")?;
     // Only this mount itself; what is mounted on it keeps its own attributes.
     let change = MountChange { set: READ_ONLY, ..MountChange::default() };

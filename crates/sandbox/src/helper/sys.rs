@@ -55,9 +55,21 @@ pub(super) fn close_from_at_exec(first: RawFd) {
     unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
-/// Makes `fd` standard input, output or error.
+/// A descriptor that this program was started with, closed at the next exec. Each number is taken
+/// at most once.
+pub(super) fn inherited(number: RawFd) -> OwnedFd {
+    // SAFETY: whoever started this program passed these numbers on and told them; nothing else of
+    // this process knows them. A wrong number gives errors on use, not a closed descriptor of ours.
+    unsafe {
+        libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC);
+        OwnedFd::from_raw_fd(number)
+    }
+}
+
+/// Makes `fd` standard input, output or error, or the descriptor of an order.
 pub(super) fn become_stdio(fd: impl AsFd, target: RawFd) -> io::Result<()> {
-    // SAFETY: `target` is 0, 1 or 2, which no `OwnedFd` of this process owns.
+    // SAFETY: `target` is 0, 1 or 2, which no `OwnedFd` of this process owns; or 3 in a process that
+    // becomes another program at once and drops nothing before.
     match unsafe { libc::dup2(fd.as_fd().as_raw_fd(), target) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -16,7 +16,8 @@ use evenkeel_sandbox::doctor::{self, Report, State};
 use evenkeel_sandbox::{HelperProgram, SandboxConfig};
 use expect_test::expect;
 
-use crate::host::{ATTACK, Host, User, install, stdout};
+use crate::bubblewrap;
+use crate::host::{ATTACK, Host, User, install, is_root, stdout};
 
 /// Attacks that another test shows: number, its source, and its name there.
 const ELSEWHERE: &[(u8, &str, &str)] = &[
@@ -52,21 +53,67 @@ const ELSEWHERE: &[(u8, &str, &str)] = &[
 
 #[tokio::test]
 async fn every_way_out_is_closed() {
+    closed_with(SandboxConfig::default(), &outcome()).await;
+}
+
+/// The other backend closes every one of them as well. What a command sees differs in one line: pid 1
+/// was started with another argument. Under a server that runs as root, on a workspace of root, a
+/// command has the number of the host's root without any of its rights; it may then list which
+/// descriptors pid 1 has, and open none.
+#[tokio::test]
+async fn every_way_out_is_closed_with_bubblewrap() {
+    let Some(config) = bubblewrap::config() else { return };
+    let native = outcome();
+    let expected = unindented(native.data())
+        .replace("arguments of pid 1: sandbox-helper", "arguments of pid 1: sandbox-helper inside");
     for user in User::all() {
-        let host = Host::start(*user);
+        let host = Host::start_with(*user, config.clone());
+        let expected = match user {
+            User::Current if is_root() => expected
+                .replace("/proc/1/fd: refused", "/proc/1/fd: ALLOWED")
+                .replace("/proc/1/map_files: refused", "/proc/1/map_files: ALLOWED"),
+            _ => expected.clone(),
+        };
+        let closed = attack(&host, &format!("{user:?}-bwrap"), Vec::new()).await;
+        assert_eq!(differences(&expected, &closed), Vec::<String>::new(), "{user:?}");
+        assert!(!closed.contains(": NO"), "{user:?}: {closed}");
+        let rules = vec![HostRule::try_from("pkg.example".to_owned()).unwrap()];
+        let listed = attack(&host, &format!("{user:?}-bwrap-listed"), rules).await;
+        assert_eq!(differences(&with_proxy(&expected), &listed), Vec::<String>::new(), "{user:?}");
+    }
+}
+
+/// Lines that are not the same.
+fn differences(expected: &str, seen: &str) -> Vec<String> {
+    let (expected, seen): (Vec<&str>, Vec<&str>) = (expected.lines().collect(), seen.lines().collect());
+    let longest = expected.len().max(seen.len());
+    let line = |lines: &[&str], idx: usize| lines.get(idx).copied().unwrap_or_default().to_owned();
+    let pairs = (0..longest).map(|idx| (line(&expected, idx), line(&seen, idx)));
+    pairs.filter(|(a, b)| a != b).map(|(a, b)| format!("expected {a:?}, seen {b:?}")).collect()
+}
+
+/// The text of the table without the indentation that it has in this file.
+fn unindented(text: &str) -> String {
+    let lines = text.lines().map(|line| line.trim_start()).filter(|line| !line.is_empty());
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+/// With a list the proxy's variables are the only thing that a command sees more of.
+fn with_proxy(closed: &str) -> String {
+    let more =
+        "HTTPS_PROXY HTTP_PROXY LANG NO_PROXY PATH TERM TMPDIR all_proxy http_proxy https_proxy no_proxy";
+    closed.replace("environment: HOME LANG PATH TERM TMPDIR", &format!("environment: ALL_PROXY HOME {more}"))
+}
+
+async fn closed_with(config: SandboxConfig, expected: &expect_test::Expect) {
+    for user in User::all() {
+        let host = Host::start_with(*user, config.clone());
         let closed = attack(&host, &format!("{user:?}-closed"), Vec::new()).await;
         assert!(!closed.contains("ALLOWED") && !closed.contains(": NO"), "{user:?}: {closed}");
-        outcome().assert_eq(&closed);
-        // With a list the proxy's variables are the only thing that a command sees more of.
+        expected.assert_eq(&closed);
         let rules = vec![HostRule::try_from("pkg.example".to_owned()).unwrap()];
         let listed = attack(&host, &format!("{user:?}-listed"), rules).await;
-        let more =
-            "HTTPS_PROXY HTTP_PROXY LANG NO_PROXY PATH TERM TMPDIR all_proxy http_proxy https_proxy no_proxy";
-        let expected = closed.replace(
-            "environment: HOME LANG PATH TERM TMPDIR",
-            &format!("environment: ALL_PROXY HOME {more}"),
-        );
-        assert_eq!(listed, expected, "{user:?}");
+        assert_eq!(listed, with_proxy(&closed), "{user:?}");
     }
 }
 

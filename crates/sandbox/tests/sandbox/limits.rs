@@ -187,3 +187,39 @@ async fn more_output_than_is_kept_does_not_end_a_command() {
     assert_eq!(exit.stdout.len() + exit.stderr.len(), 100_000);
     assert_eq!(exit.bytes_dropped, 200_004);
 }
+
+#[tokio::test]
+async fn a_workspace_holds_what_it_may_and_can_be_made_smaller() {
+    for user in User::all() {
+        let host = Host::start(*user);
+        let script = "for i in $(seq 100); do head -c 2000000 /dev/zero >f$i; sleep 0.01; done; sleep 30";
+        let exit = host.limited(script, |limits| limits.workspace_bytes = 20 << 20).await;
+        assert_eq!(exit.limit, Some(LimitHit::Workspace), "{user:?}: {exit:?}");
+        let many = "mkdir many; cd many; for i in $(seq 3000); do : >$i; done; sleep 30";
+        let exit = host
+            .limited(&format!("rm -f f*; {many}"), |limits| {
+                limits.workspace_bytes = 100 << 20;
+                limits.workspace_files = 1_000;
+            })
+            .await;
+        assert_eq!(exit.limit, Some(LimitHit::Workspace), "{user:?}: {exit:?}");
+        // What is too large already may still be read and made smaller.
+        let exit =
+            host.limited("rm -rf many; sleep 0.3; echo smaller", |limits| limits.workspace_files = 1_000);
+        let exit = exit.await;
+        assert_eq!((exit.code, stdout(&exit).as_str()), (Some(0), "smaller\n"), "{user:?}: {exit:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_share_of_a_processor_is_bounded_where_a_cgroup_can() {
+    if !is_root() {
+        println!("skipped: needs a cgroup for processor time");
+        return;
+    }
+    let host = Host::start(User::Current);
+    let script = "python3 -c 'import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(time.process_time())'";
+    let exit = host.limited(script, |limits| limits.cpu_percent = 20).await;
+    let used: f64 = stdout(&exit).trim().parse().unwrap();
+    assert!(used < 1.0, "{used} s of processor time in 2 s");
+}

@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test whose preparation fails has failed")]
 
 mod attacks;
+mod bubblewrap;
 mod config;
+mod crowd;
 mod host;
 mod life;
 mod limits;

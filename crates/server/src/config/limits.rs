@@ -196,6 +196,9 @@ pub(super) fn check_commands(section: &str, limits: &RunnerLimits) -> Result<(),
         ("memory_bytes", limits.memory_bytes),
         ("processes", limits.processes),
         ("open_files", limits.open_files),
+        ("workspace_bytes", limits.workspace_bytes),
+        ("workspace_files", limits.workspace_files),
+        ("cpu_percent", limits.cpu_percent),
     ];
     match values.iter().find(|(_, value)| *value == 0) {
         Some((key, _)) => Err(invalid(

@@ -106,6 +106,9 @@ fn ending(exit: &Exit, wall_ms: u64) -> String {
         LimitHit::Memory => "the memory limit".to_owned(),
         LimitHit::Output => "the limit of output; print less, or into a file".to_owned(),
         LimitHit::FileSize => "the limit of a file's size".to_owned(),
+        LimitHit::Workspace => {
+            "the limit of what the workspace may hold; remove what is not needed".to_owned()
+        }
     });
     match (limit, exit.code, exit.signal) {
         (Some(limit), _, _) => format!("[stopped by {limit}]"),
