@@ -68,6 +68,8 @@ pub struct Grounds {
     pub engine: store::Opened,
     /// Runs commands in isolation.
     pub runner: Arc<dyn Runner>,
+    /// The same where it is the real one, for what it counts.
+    pub sandbox: Option<Arc<Launcher>>,
     /// Files of runs.
     pub workspaces: Arc<dyn Workspaces>,
 }
@@ -81,7 +83,8 @@ impl Grounds {
         let engine = store::open(env, config).await?;
         tracing::info!(engine = ?config.server.store, data_dir = %config.server.data_dir.display(), "store ready");
         let runner = Launcher::start(&env.part("sandbox"), config.sandbox.clone())?;
-        Ok(Self { engine, runner, workspaces: workspaces(env, config) })
+        let sandbox = Some(runner.clone());
+        Ok(Self { engine, runner, sandbox, workspaces: workspaces(env, config) })
     }
 }
 
@@ -133,6 +136,7 @@ pub fn start_on(
             None => Grounds::real(&env, &config).await?,
         };
         metrics.show_postgres(grounds.engine.postgres);
+        metrics.show_sandbox(grounds.sandbox);
         let (keeper, engine) = EngineKeeper::new(&env, grounds.engine.store, grounds.engine.failure);
         let slow = config.server.lab.then(|| SlowStore::new(engine.clone()));
         let engine = slow.clone().map_or(engine, |slow| slow as Arc<dyn Store>);

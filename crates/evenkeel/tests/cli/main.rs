@@ -4,6 +4,7 @@
 mod approvals;
 mod killed;
 mod play;
+mod secrets;
 mod talk;
 
 use std::path::Path;

@@ -131,6 +131,7 @@ impl SimHost {
         let inner = workspaces(env, config);
         Grounds {
             engine: Opened::of(store as Arc<dyn Store>),
+            sandbox: None,
             runner: Arc::new(runner),
             workspaces: Arc::new(Renamed { inner, root: self.world.root.clone() }),
         }

@@ -12,6 +12,7 @@ use evenkeel_core::port::store::Counts;
 use evenkeel_env::slots::SlotGauges;
 use evenkeel_harness::HarnessStats;
 use evenkeel_model::RouterSnapshot;
+use evenkeel_sandbox::{Launcher, NetworkCounts};
 use evenkeel_store::postgres::{PostgresStats, PostgresStore};
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
@@ -35,6 +36,8 @@ pub struct Metrics {
     store_seconds: Family<Labels, Histogram, fn() -> Histogram>,
     /// Empty unless the store is PostgreSQL.
     postgres: OnceLock<Weak<PostgresStore>>,
+    /// Counts what commands try to reach; empty in a process without sandboxes.
+    sandbox: OnceLock<Arc<Launcher>>,
 }
 
 /// What is read at the moment of a scrape.
@@ -86,8 +89,24 @@ impl Metrics {
             store_operations.clone(),
         );
         registry.register("store_operation_seconds", "Time of a store operation", store_seconds.clone());
-        let postgres = OnceLock::new();
-        Arc::new(Self { registry, requests, request_seconds, store_operations, store_seconds, postgres })
+        let (postgres, sandbox) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Self {
+            registry,
+            requests,
+            request_seconds,
+            store_operations,
+            store_seconds,
+            postgres,
+            sandbox,
+        })
+    }
+
+    /// Shows what the commands of this launcher try to reach from now on, if there is one.
+    pub(crate) fn show_sandbox(&self, launcher: Option<Arc<Launcher>>) {
+        if let Some(launcher) = launcher {
+            // A process has one launcher.
+            let _ = self.sandbox.set(launcher);
+        }
     }
 
     /// Shows the figures of this engine from now on, if there is one.
@@ -126,6 +145,9 @@ impl Metrics {
         page.counts(reading.counts.as_ref());
         if let Some(engine) = self.postgres.get().and_then(Weak::upgrade) {
             page.postgres(&engine.stats());
+        }
+        if let Some(launcher) = self.sandbox.get() {
+            page.network(launcher.network());
         }
         page.one("streams", "Clients that stream or wait", reading.n_streams as f64);
         page.one("draining", "Whether nothing new is admitted", f64::from(u8::from(reading.draining)));
@@ -278,6 +300,18 @@ impl Page {
         }
         let ended = stats.ended.iter().map(|(state, n)| (vec![("state", *state)], *n as f64));
         self.family("harness_ended", "counter", "Runs that ended here", ended);
+    }
+
+    fn network(&mut self, counts: NetworkCounts) {
+        let outcomes = [
+            ("connected", counts.connected),
+            ("unlisted", counts.unlisted),
+            ("forbidden_address", counts.forbidden_address),
+            ("unreachable", counts.unreachable),
+            ("malformed", counts.malformed),
+        ];
+        let rows = outcomes.into_iter().map(|(outcome, n)| (vec![("outcome", outcome)], n as f64));
+        self.family("sandbox_network_attempts", "counter", "Attempts of commands to reach a host", rows);
     }
 
     fn counts(&mut self, counts: Option<&Counts>) {

@@ -374,9 +374,20 @@ fn repository(input: &Value, agent: &Agent) -> Result<Option<Repository>, Error>
         (Some(Value::String(path)), None) if path.starts_with('/') => {
             Ok(Some(Repository::Directory(path.clone())))
         }
+        // What a run is asked is stored and shown, so a credential must not come that far.
+        (None, Some(Value::String(url))) if names_a_user(url) => Err(malformed(
+            "`input.repository.url` holds a user name or a password.",
+            "Send the URL without them.",
+        )),
         (None, Some(Value::String(url))) if !url.is_empty() => Ok(Some(Repository::Url(url.clone()))),
         _ => Err(wrong()),
     }
+}
+
+/// Whether a URL has something before an `@` in its authority.
+fn names_a_user(url: &str) -> bool {
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest);
+    authority.split(['/', '?', '#']).next().unwrap_or_default().contains('@')
 }
 
 /// JSON text with sorted keys.
