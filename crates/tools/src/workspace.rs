@@ -114,7 +114,38 @@ impl Place {
     }
 
     fn snapshot(&self) -> io::Result<SnapshotId> {
-        self.with(Shadow::snapshot).map(|hash| SnapshotId(tree::hex(&hash)))
+        let id = self.with(Shadow::snapshot).map(|hash| SnapshotId(tree::hex(&hash)))?;
+        self.remember(&id)?;
+        Ok(id)
+    }
+
+    /// Notes the newest snapshot: what the workspace is made from when its tree has gone.
+    fn remember(&self, id: &SnapshotId) -> io::Result<()> {
+        let path = self.newest_path();
+        if std::fs::read(&path).is_ok_and(|known| known == id.as_str().as_bytes()) {
+            return Ok(());
+        }
+        let temporary = path.with_extension("tmp");
+        std::fs::write(&temporary, id.as_str())?;
+        std::fs::rename(&temporary, &path)
+    }
+
+    fn newest(&self) -> Option<Hash> {
+        tree::parse_hex(std::fs::read_to_string(self.newest_path()).ok()?.trim())
+    }
+
+    fn newest_path(&self) -> PathBuf {
+        self.directory.join("newest")
+    }
+
+    /// Makes the tree as it was at its newest snapshot, in `half`. False if there is none.
+    fn make_again(&self, half: &Path) -> io::Result<bool> {
+        let Some(newest) = self.newest() else { return Ok(false) };
+        // What is held in memory is about files that are gone.
+        *self.shadow.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        std::fs::create_dir(half)?;
+        Shadow::open(&self.directory, half)?.restore(&newest)?;
+        Ok(true)
     }
 
     /// The first snapshot of a run: taken once, then remembered, also over a crash.
@@ -193,7 +224,10 @@ impl ShadowWorkspaces {
         if exists {
             return Ok(());
         }
-        self.fill(place, &half, repository).await?;
+        let (again, into) = (place.clone(), half.clone());
+        if !self.blocking("make the workspace again", move || again.make_again(&into)).await? {
+            self.fill(place, &half, repository).await?;
+        }
         self.blocking("prepare the workspace", move || std::fs::rename(&half, &tree)).await
     }
 

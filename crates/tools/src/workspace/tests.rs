@@ -412,6 +412,29 @@ async fn a_removed_workspace_is_gone() {
     assert_eq!(std::fs::read_dir(tree).unwrap().count(), 0);
 }
 
+/// An old thread whose workspace was removed goes on with what it had, not with a fresh copy of its
+/// repository (OpenHands#12684, #6382).
+#[tokio::test]
+async fn a_workspace_that_is_gone_comes_back_as_it_was() {
+    let mut bench = Bench::new();
+    write(&bench.repository(), "kept", "from the repository\n");
+    let repository = Repository::Directory(bench.repository().display().to_string());
+    let (tree, _) = bench.open(repository.clone()).await.unwrap();
+    write(&tree, "made/by", "the run\n");
+    std::fs::remove_file(tree.join("kept")).unwrap();
+    let newest = bench.snapshot().await;
+    for restarted in [false, true] {
+        std::fs::remove_dir_all(&tree).unwrap();
+        if restarted {
+            bench.restart();
+        }
+        let (again, _) = bench.open(repository.clone()).await.unwrap();
+        assert_eq!(std::fs::read_to_string(again.join("made/by")).unwrap(), "the run\n");
+        assert!(!again.join("kept").exists());
+        assert_eq!(bench.snapshot().await, newest);
+    }
+}
+
 #[tokio::test]
 async fn an_unknown_snapshot_is_an_error_and_changes_nothing() {
     let bench = Bench::new();
