@@ -88,3 +88,30 @@ fn node_modules() -> Result<String> {
     }
     Ok(home)
 }
+
+/// The MCP conformance suite, the reference servers, and a node that is new enough for the suite.
+const MCP: [&str; 4] = [
+    "@modelcontextprotocol/conformance@0.1.16",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "node@22",
+];
+
+/// The folder with what the MCP tests need; `None` without node and npm, which is said.
+pub(crate) fn mcp() -> Result<Option<String>> {
+    if !shell::present("node") || !shell::present("npm") {
+        println!("    !! no node or npm: MCP conformance and the reference servers are NOT tried");
+        return Ok(None);
+    }
+    let home = shell::target_dir().join("clients/npm-mcp-1");
+    let is_there = home.join("node_modules/@modelcontextprotocol/conformance/package.json").is_file();
+    let home = home.to_string_lossy().into_owned();
+    if !is_there {
+        let install =
+            [&["install", "--silent", "--no-audit", "--no-fund", "--prefix", home.as_str()], &MCP[..]]
+                .concat();
+        shell::run("npm", &install, &[])
+            .context("install the MCP suite; npm must be reachable the first time")?;
+    }
+    Ok(Some(home))
+}

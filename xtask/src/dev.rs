@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{shell, tidy};
+use crate::{clients, shell, tidy};
 
 const RUN: [&str; 6] = ["run", "--release", "--locked", "--package", "evenkeel", "--"];
 
@@ -55,8 +55,16 @@ pub(crate) fn lab_full() -> Result<()> {
             }
         }
     }
+    mcp()?;
     if !failed.is_empty() {
         bail!("{} runs missed a goal: {}", failed.len(), failed.join(", "));
     }
     Ok(())
+}
+
+/// The public MCP conformance suite and the reference servers, against the binary.
+fn mcp() -> Result<()> {
+    let Some(home) = clients::mcp()? else { return Ok(()) };
+    let args = ["test", "--locked", "--package", "evenkeel", "--test", "cli", "mcp::"];
+    shell::run(&shell::cargo(), &args, &[("EVENKEEL_MCP_HOME", home.as_str())])
 }

@@ -24,7 +24,7 @@ cargo xtask COMMAND
   licences         licences, banned crates and duplicate versions (also part of ci)
   bench [NAME]     measure; see bench/README.md
   lab NAME [...]   one scenario: `evenkeel lab run NAME`
-  lab-full         every system1 scenario, three seeds each
+  lab-full         every system1 scenario, three seeds each, and the MCP conformance suite
 ";
 
 fn main() -> ExitCode {

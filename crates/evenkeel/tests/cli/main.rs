@@ -3,6 +3,7 @@
 
 mod approvals;
 mod killed;
+mod mcp;
 mod play;
 mod secrets;
 mod talk;
