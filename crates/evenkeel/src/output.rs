@@ -180,10 +180,18 @@ pub(crate) fn log(filter: &str) -> Result<(), Error> {
         .with_env_filter(parsed)
         .with_ansi(Style::stderr().colours)
         .with_writer(std::io::stderr)
+        // A complaint about a closed stderr, on that stderr, would be a panic wherever something is logged.
+        .log_internal_errors(false)
         .finish();
     // Only the first call of a process can set it; the log then simply stays as it is.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Ok(())
+}
+
+/// Says something on stderr. A server goes on whether or not anybody hears it.
+pub(crate) fn aside(text: std::fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// 2 for what has to be changed before anything could begin, 1 for what was tried and failed.

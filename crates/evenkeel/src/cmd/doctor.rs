@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use evenkeel_sandbox::{Isolation, SandboxConfig, doctor};
+
 use crate::cmd::Done;
 use crate::output;
 
@@ -11,6 +13,9 @@ use crate::output;
 Tries each part of the sandbox on this machine, as this user, and says what holds. Exit code 0 when
 everything that the default configuration demands is enforced, 1 otherwise.")]
 pub(crate) struct Args {
+    /// Which backend: that of `sandbox.isolation`
+    #[arg(long, default_value = "native", value_parser = ["native", "bwrap"])]
+    isolation: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -18,7 +23,8 @@ pub(crate) struct Args {
 
 /// Examines and prints.
 pub(crate) fn run(args: Args) -> Done {
-    let report = evenkeel_sandbox::doctor::examine();
+    let isolation = if args.isolation == "bwrap" { Isolation::Bubblewrap } else { Isolation::Native };
+    let report = doctor::examine_with(&SandboxConfig { isolation, ..SandboxConfig::default() });
     if args.json {
         output::json(&serde_json::to_value(&report)?)?;
     } else {

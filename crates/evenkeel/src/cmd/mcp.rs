@@ -50,7 +50,9 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
     match args.http {
         None => serve_stdio(env, args.server, workspace, runner).await?,
         Some(address) => {
-            let ready = Box::new(|address: SocketAddr| eprintln!("serving MCP at http://{address}/mcp"));
+            let ready = Box::new(|address: SocketAddr| {
+                output::aside(format_args!("serving MCP at http://{address}/mcp"))
+            });
             serve_http(env, args.server, workspace, runner, address, ready).await?;
         }
     }

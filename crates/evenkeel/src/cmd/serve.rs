@@ -85,14 +85,14 @@ pub(crate) async fn run(env: Env, args: Args) -> Done {
     if args.ready_json {
         output::line(format_args!("{}", json!({ "listening": address, "pid": std::process::id() })))?;
     }
-    eprintln!("evenkeel listens on {address}\n{greeting}");
+    output::aside(format_args!("evenkeel listens on {address}\n{greeting}"));
     tokio::select! {
         biased;
         () = stop.wait() => {}
         () = running.drain_asked() => {}
         () = running.wait() => return Err(cause_of_end(&running).into()),
     }
-    eprintln!("draining; a second signal ends it at once");
+    output::aside(format_args!("draining; a second signal ends it at once"));
     end(running, &mut stop).await
 }
 
@@ -117,7 +117,7 @@ async fn end(running: Running, stop: &mut Stop) -> Done {
     tokio::select! {
         biased;
         () = stop.wait() => {
-            eprintln!("ended at once; runs resume from their last checkpoint");
+            output::aside(format_args!("ended at once; runs resume from their last checkpoint"));
             Ok(ExitCode::FAILURE)
         }
         () = running.shutdown() => Ok(ExitCode::SUCCESS),

@@ -169,6 +169,25 @@ async fn an_address_in_use_is_named() {
     assert_eq!(terminate(&mut server).await, Some(0));
 }
 
+/// A supervisor may close what it reads the log from; whatever logs then must not end by it.
+#[tokio::test]
+async fn a_server_whose_log_nobody_takes_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut command = evenkeel(dir.path(), &["serve", "--listen", "127.0.0.1:0", "--ready-json"]);
+    command.env("RUST_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = command.spawn().expect("the binary starts");
+    drop(server.stderr.take());
+    let stdout = server.stdout.take().expect("stdout is piped");
+    let line = BufReader::new(stdout).lines().next_line().await.expect("a line").expect("it is ready");
+    let ready: Value = serde_json::from_str(&line).expect("the line is JSON");
+    let address = ready["listening"].as_str().expect("an address");
+    for path in ["/readyz", "/v1/runs", "/threads/00000000-0000-0000-0000-000000000000"] {
+        let expected = if path.starts_with("/threads") { 404 } else { 200 };
+        assert_eq!(status(address, path, None).await, expected, "{path}");
+    }
+    assert_eq!(terminate(&mut server).await, Some(0));
+}
+
 #[tokio::test]
 async fn policies_are_checked_explained_and_tested() {
     let dir = tempfile::tempdir().expect("a directory");

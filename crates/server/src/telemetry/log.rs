@@ -18,7 +18,11 @@ pub fn init(config: &Config) -> Result<(), Error> {
             "Write a level such as `info`, or a filter such as `info,evenkeel_model=debug`.",
         )
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A complaint about a closed stderr, on that stderr, would be a panic wherever something is logged.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     // A second call (tests) leaves the first one's set-up in place.
     let _ = if std::io::stderr().is_terminal() { builder.try_init() } else { builder.json().try_init() };
     Ok(())
