@@ -1,8 +1,8 @@
-//! `dev`, `bench`, `lab` and `lab-full`: the product's own commands, built and started.
+//! `dev`, `bench` and `lab`: the product's own commands, built and started.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::{clients, shell, tidy};
+use crate::shell;
 
 const RUN: [&str; 6] = ["run", "--release", "--locked", "--package", "evenkeel", "--"];
 
@@ -42,29 +42,4 @@ pub(crate) fn bench(args: &[String]) -> Result<()> {
 /// One scenario.
 pub(crate) fn lab(args: &[String]) -> Result<()> {
     evenkeel(&[&["lab", "run"], borrowed(args).as_slice()].concat())
-}
-
-/// Every system1 scenario with three seeds; goes on after a failure and names all that failed.
-pub(crate) fn lab_full() -> Result<()> {
-    let mut failed = Vec::new();
-    for name in tidy::SYSTEM1 {
-        for seed in ["1", "2", "3"] {
-            let name = format!("system1-{name}");
-            if evenkeel(&["lab", "run", &name, "--seed", seed]).is_err() {
-                failed.push(format!("{name} (seed {seed})"));
-            }
-        }
-    }
-    mcp()?;
-    if !failed.is_empty() {
-        bail!("{} runs missed a goal: {}", failed.len(), failed.join(", "));
-    }
-    Ok(())
-}
-
-/// The public MCP conformance suite and the reference servers, against the binary.
-fn mcp() -> Result<()> {
-    let Some(home) = clients::mcp()? else { return Ok(()) };
-    let args = ["test", "--locked", "--package", "evenkeel", "--test", "cli", "mcp::"];
-    shell::run(&shell::cargo(), &args, &[("EVENKEEL_MCP_HOME", home.as_str())])
 }

@@ -6,8 +6,8 @@
 mod ci;
 mod clients;
 mod dev;
+mod lab_full;
 mod licences;
-
 mod setup;
 mod shell;
 mod tidy;
@@ -24,7 +24,9 @@ cargo xtask COMMAND
   licences         licences, banned crates and duplicate versions (also part of ci)
   bench [NAME]     measure; see bench/README.md
   lab NAME [...]   one scenario: `evenkeel lab run NAME`
-  lab-full         every system1 scenario, three seeds each, and the MCP conformance suite
+  lab-full [...]   every scenario, three seeds each, a page of what came of it, and the
+                   MCP conformance suite;
+                   --seeds N, names of scenarios: less of it
 ";
 
 fn main() -> ExitCode {
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         "licences" => licences::licences(),
         "bench" => dev::bench(&rest),
         "lab" => dev::lab(&rest),
-        "lab-full" => dev::lab_full(),
+        "lab-full" => lab_full::lab_full(&rest),
         "" | "help" | "--help" | "-h" => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
