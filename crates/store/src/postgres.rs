@@ -94,8 +94,7 @@ pub struct PostgresOptions {
     pub queue_max: usize,
     /// Operations in one statement.
     pub batch_max: usize,
-    /// How far apart the statements of a connection are while many threads are served: each carries
-    /// what came meanwhile.
+    /// How far apart the statements of a connection are, if something comes meanwhile that they carry.
     pub gather: Duration,
     /// Threads of which the last write is kept in memory.
     pub cache_threads: usize,

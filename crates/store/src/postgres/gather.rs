@@ -1,57 +1,68 @@
 //! When the next statement goes out: at once, or after more has gathered for it.
 //!
 //! What a statement costs the database is mostly its parse and its plan, however little it carries.
-//! So while many clients are served, statements of one connection keep a distance, and each carries
-//! what came meanwhile. A client that alone waits for each of its answers would only be slowed down
-//! by that: the distance is kept only if what came last was about many threads.
+//! So statements of one connection keep a distance, and each carries what came meanwhile. Two kinds
+//! of clients would only be slowed down by that and are not made to wait: one who alone waits for
+//! each of its answers, so that nothing ever comes meanwhile; and a thread that comes again in the
+//! very next statement, since all that stands in line on it waits for the answer.
 
-use std::collections::VecDeque;
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How many of the last operations are looked at.
-const LAST: usize = 16;
-/// So many threads among them are many.
-const MANY: usize = 8;
+/// After so many statements with a single operation there is nothing to gather.
+const SINGLES: u32 = 4;
 
 /// The distance of the statements of one connection.
 pub(super) struct Gather {
     distance: Duration,
-    last: VecDeque<Uuid>,
     sent: Option<Instant>,
+    /// What is about to go out, and whether somebody in it came again at once.
+    now: HashSet<Uuid>,
+    n_now: usize,
+    is_urgent: bool,
+    /// What the last statement carried.
+    before: HashSet<Uuid>,
+    /// Statements in a row that carried one operation.
+    n_singles: u32,
 }
 
 impl Gather {
     pub(super) fn new(distance: Duration) -> Self {
-        Self { distance, last: VecDeque::with_capacity(LAST), sent: None }
+        Self {
+            distance,
+            sent: None,
+            now: HashSet::new(),
+            n_now: 0,
+            is_urgent: false,
+            before: HashSet::new(),
+            n_singles: SINGLES,
+        }
     }
 
     /// An operation on this thread, or whatever else tells clients apart, came.
     pub(super) fn came(&mut self, whose: Uuid) {
-        if self.last.len() == LAST {
-            self.last.pop_front();
-        }
-        self.last.push_back(whose);
+        self.n_now += 1;
+        self.is_urgent |= self.before.contains(&whose);
+        self.now.insert(whose);
     }
 
     /// Until when the next statement waits for more; `None` if it goes out at once.
     pub(super) fn until(&self, now: Instant) -> Option<Instant> {
         let until = self.sent? + self.distance;
-        (until > now && self.serves_many()).then_some(until)
+        let is_alone = self.n_singles >= SINGLES && self.n_now <= 1;
+        (until > now && !self.is_urgent && !is_alone).then_some(until)
     }
 
     /// A statement goes out.
     pub(super) fn goes(&mut self, now: Instant) {
         self.sent = Some(now);
-    }
-
-    fn serves_many(&self) -> bool {
-        let mut apart: Vec<&Uuid> = self.last.iter().collect();
-        apart.sort_unstable();
-        apart.dedup();
-        apart.len() >= MANY
+        self.n_singles = if self.n_now <= 1 { self.n_singles.saturating_add(1) } else { 0 };
+        self.before = std::mem::take(&mut self.now);
+        self.n_now = 0;
+        self.is_urgent = false;
     }
 }
 
@@ -61,28 +72,39 @@ mod tests {
 
     const DISTANCE: Duration = Duration::from_millis(10);
 
-    fn waits(threads: impl Iterator<Item = u128>, after_ms: u64) -> Option<u64> {
+    /// Sends these batches one after the other; says how long the last waits if it comes 3 ms later.
+    fn waits(batches: &[&[u128]]) -> Option<u64> {
         let begun = Instant::now();
         let mut gather = Gather::new(DISTANCE);
-        threads.for_each(|thread| gather.came(Uuid::from_u128(thread)));
-        gather.goes(begun);
-        let now = begun + Duration::from_millis(after_ms);
+        let (last, before) = batches.split_last().expect("there is one");
+        for batch in before {
+            batch.iter().for_each(|thread| gather.came(Uuid::from_u128(*thread)));
+            gather.goes(begun);
+        }
+        last.iter().for_each(|thread| gather.came(Uuid::from_u128(*thread)));
+        let now = begun + Duration::from_millis(3);
         gather.until(now).map(|until| u64::try_from((until - now).as_millis()).unwrap_or(u64::MAX))
     }
 
     #[test]
-    fn the_distance_is_kept_only_while_many_are_served() {
-        assert_eq!(waits(0..40, 3), Some(7), "many threads");
-        assert_eq!(waits(0..40, 10), None, "the distance is kept already");
-        assert_eq!(waits((0..40).map(|n| n % 4), 3), None, "few threads, however much they write");
-        assert_eq!(waits((0..40).map(|n| n % 8), 3), Some(7), "enough of them");
-        assert_eq!(waits((0..40).map(|n| n.min(20)), 3), None, "of the many only one is left");
+    fn only_who_would_not_wait_in_vain_is_made_to_wait() {
+        assert_eq!(waits(&[&[1]]), None, "the first goes out at once");
+        assert_eq!(waits(&[&[1], &[2]]), None, "one after the other, each on a thread of its own");
+        assert_eq!(waits(&[&[1, 2], &[3]]), Some(7), "something came meanwhile");
+        assert_eq!(waits(&[&[1, 2], &[3], &[4], &[5], &[6]]), Some(7), "and may again");
+        assert_eq!(waits(&[&[1, 2], &[3], &[4], &[5], &[6], &[7]]), None, "but did not, four times");
+        assert_eq!(waits(&[&[1], &[2, 3]]), Some(7), "several at once");
+        assert_eq!(waits(&[&[1, 2], &[3, 2]]), None, "a thread that comes again");
+        assert_eq!(waits(&[&[1, 2], &[3, 4], &[5, 2]]), Some(7), "not at once");
     }
 
     #[test]
-    fn the_first_statement_goes_out_at_once() {
+    fn the_distance_is_kept_once() {
+        let begun = Instant::now();
         let mut gather = Gather::new(DISTANCE);
-        (0..40).for_each(|thread| gather.came(Uuid::from_u128(thread)));
-        assert_eq!(gather.until(Instant::now()), None);
+        [1, 2].map(Uuid::from_u128).into_iter().for_each(|thread| gather.came(thread));
+        gather.goes(begun);
+        gather.came(Uuid::from_u128(3));
+        assert_eq!(gather.until(begun + DISTANCE), None);
     }
 }

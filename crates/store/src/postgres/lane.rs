@@ -60,9 +60,9 @@ pub(super) struct Job {
 
 impl Job {
     /// The thread that it is about.
-    fn thread(&self) -> Option<ThreadId> {
+    fn whose(&self) -> Uuid {
         let candidate = || self.candidates.first().map(|(_, thread)| *thread);
-        prefetch::thread_of(&self.op).or_else(candidate)
+        prefetch::thread_of(&self.op).or_else(candidate).map_or(Uuid::nil(), |thread| thread.0)
     }
 }
 
@@ -140,7 +140,7 @@ impl Lane {
 
     /// Waits for more jobs, if that is worth it.
     async fn gather_more(&mut self, taken: &mut Vec<Job>, queue: &mut mpsc::UnboundedReceiver<Job>) {
-        taken.iter().filter_map(Job::thread).for_each(|thread| self.gather.came(thread.0));
+        taken.iter().for_each(|job| self.gather.came(job.whose()));
         while taken.len() < self.batch_max
             && let Some(until) = self.gather.until(Instant::now())
         {
@@ -150,7 +150,7 @@ impl Lane {
             if !matches!(timeout_at(until, queue.recv_many(taken, room)).await, Ok(1..)) {
                 break;
             }
-            taken.iter().skip(n_before).filter_map(Job::thread).for_each(|thread| self.gather.came(thread.0));
+            taken.iter().skip(n_before).for_each(|job| self.gather.came(job.whose()));
         }
         self.gather.goes(Instant::now());
     }
