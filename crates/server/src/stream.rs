@@ -25,6 +25,7 @@ mod topic;
 pub(crate) mod wait;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
@@ -168,6 +169,12 @@ impl Drop for Subscription {
 }
 
 impl Feed for Hub {
+    fn committed_by(&self, thread: ThreadId, run: RunId, seqs: RangeInclusive<u64>) {
+        if let Some(topic) = self.topic(thread) {
+            topic.announce_of(run, *seqs.start(), *seqs.end());
+        }
+    }
+
     fn committed(&self, thread: ThreadId, seq_last: u64) {
         if let Some(topic) = self.topic(thread) {
             topic.announce(seq_last);

@@ -1,5 +1,7 @@
 //! The feed port: tells local listeners that a thread's log grew, and passes provisional text on.
 
+use std::ops::RangeInclusive;
+
 use crate::id::{RunId, ThreadId};
 
 /// A piece of a reply that is not committed yet. Never stored; a listener that missed one gets the
@@ -35,6 +37,13 @@ pub enum Provisional {
 pub trait Feed: Send + Sync {
     /// Events up to `seq_last` of this thread are durable.
     fn committed(&self, thread: ThreadId, seq_last: u64);
+
+    /// These events of this thread are durable, and those that this run has in them are all that it
+    /// has behind what was announced of it before. Who waits for another run need not look.
+    fn committed_by(&self, thread: ThreadId, run: RunId, seqs: RangeInclusive<u64>) {
+        let _ = run;
+        self.committed(thread, *seqs.end());
+    }
 
     /// A provisional piece of attempt `attempt` in step `step`.
     fn provisional(&self, thread: ThreadId, run: RunId, step: u32, attempt: u32, piece: Provisional);

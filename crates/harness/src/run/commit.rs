@@ -264,10 +264,19 @@ impl Journal {
         }))
     }
 
+    /// What was staged is durable, up to `seq_last`.
     fn committed(&mut self, seq_last: u64) {
+        let n_events = self.staged.len();
         self.staged.clear();
         self.view.committed(seq_last);
-        self.host.parts.feed.committed(self.fence.thread, seq_last);
+        self.announce(n_events, seq_last);
+    }
+
+    /// Tells of a commit of ours: the last events of the log.
+    fn announce(&self, n_events: usize, seq_last: u64) {
+        let n_events = u64::try_from(n_events).unwrap_or(u64::MAX);
+        let first = (seq_last + 1).saturating_sub(n_events);
+        self.host.parts.feed.committed_by(self.fence.thread, self.fence.run, first..=seq_last);
     }
 
     /// Reads what the log says behind what is known: whether our commit is there. If it is not, the
@@ -308,7 +317,8 @@ impl Journal {
             match self.host.answer(self.host.parts.store.commit_turn(request.clone())).await {
                 Ok(TurnCommitted::Done { version, seq_last, next }) => {
                     self.leave(version, seq_last, request.events.len());
-                    self.host.parts.feed.committed(self.fence.thread, seq_last);
+                    // The store adds the end.
+                    self.announce(request.events.len() + 1, seq_last);
                     return Ok(TurnEnd::Done(next));
                 }
                 Ok(TurnCommitted::Fenced) => return self.fenced_or_ended(n_tries).await,

@@ -16,7 +16,7 @@ use evenkeel_core::port::model::{Permit, RouteFacts};
 use evenkeel_core::port::store::Claim;
 use evenkeel_core::port::tools::{Prepared, Tools};
 use evenkeel_core::port::workspace::Workspaces;
-use evenkeel_core::run::{Class, Repository};
+use evenkeel_core::run::{BusyPolicy, Class, Repository};
 use evenkeel_core::{Code, Error, Origin, Wall};
 use evenkeel_env::watch;
 use futures_util::FutureExt;
@@ -199,7 +199,7 @@ impl Driver {
             return Err(Stop::Refused(not_resumed()));
         }
         let journal = Journal::begin(host.clone(), claim).await?;
-        host.parts.feed.committed(claim.fence.thread, journal.view.seq_last);
+        announce(&host, claim, journal.view.seq_last);
         let mut driver = Self::bare(host, claim, journal, signal);
         driver.journal.view.cancelling |= driver.signal.borrow().cancel;
         if !driver.host.parts.agents.contains_key(&claim.run.spec.assistant) {
@@ -376,6 +376,18 @@ impl Driver {
             TurnEnd::DoneUnknownNext => Left::Ended { next: None, look: true },
         })
     }
+}
+
+/// Tells that a run begins or goes on. What a first claim wrote is known: the claim and the messages,
+/// before them perhaps that the thread went back. Messages that are merged are other runs' too.
+fn announce(host: &Host, claim: &Claim, seq_last: u64) {
+    let (feed, fence, spec) = (&host.parts.feed, &claim.fence, &claim.run.spec);
+    if claim.run.attempt > 1 || spec.busy_policy == BusyPolicy::Merge {
+        return feed.committed(fence.thread, seq_last);
+    }
+    let n_written = u64::try_from(spec.messages.len()).unwrap_or(u64::MAX).saturating_add(2);
+    let first = (claim.seq_last + 1).saturating_sub(n_written);
+    feed.committed_by(fence.thread, fence.run, first..=seq_last);
 }
 
 fn unknown_agent(claim: &Claim) -> Agent {

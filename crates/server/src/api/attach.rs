@@ -10,7 +10,7 @@ use evenkeel_core::Error;
 use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::port::store::{Cancel, ReadEvents};
-use evenkeel_core::run::Run;
+use evenkeel_core::run::{Run, RunState};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{Answer, find_run, find_thread, known_run, run_id, thread_id};
@@ -80,7 +80,7 @@ pub(super) async fn stream(
     };
     let leave = asked.cancel_on_disconnect.then(|| cancel_on_leave(&shared, &seen.run));
     let cursor = asked.cursor(&headers, seen.seq_last)?;
-    Ok(open(&shared, &seen, cursor, modes, leave).await?)
+    Ok(open(&shared, &seen, (cursor, asked.rejoins(&headers, cursor)), modes, leave).await?)
 }
 
 /// All runs of a thread, those to come included; without a cursor from now on.
@@ -94,13 +94,16 @@ pub(super) async fn thread_stream(
     let asked = Asked::parse(query.as_deref().unwrap_or_default())?;
     let thread = find_thread(&shared, &caller.tenant, thread_id(&thread)?).await?;
     let modes = ThreadModes::from_words(asked.words.iter().map(String::as_str))?;
-    let cursor = asked.cursor(&headers, thread.seq_last)?.unwrap_or_else(|| Cursor::after(thread.seq_last));
+    let asked_for = asked.cursor(&headers, thread.seq_last)?;
+    let cursor = asked_for.unwrap_or_else(|| Cursor::after(thread.seq_last));
     let start = StreamStart {
         tenant: caller.tenant,
         thread: thread.id,
         of: Of::Thread,
         modes: Modes { thread: modes, ..Modes::default() },
         cursor,
+        rejoined: asked.rejoins(&headers, asked_for),
+        queued: false,
         ended: None,
         known_to: thread.seq_last,
         joined_attempt: None,
@@ -164,7 +167,7 @@ pub(super) async fn stream_of_new(
     leave: Option<OnLeave>,
 ) -> Result<Response, Error> {
     let seen = begun.seen(shared).await?;
-    open(shared, &seen, Some(Cursor::after(begun.seq_before)), modes, leave).await
+    open(shared, &seen, (Some(Cursor::after(begun.seq_before)), false), modes, leave).await
 }
 
 /// The end of a run that was just created, or of the one that its key stands for.
@@ -187,7 +190,7 @@ pub(super) async fn stopped(shared: &Arc<Shared>, run: &Run) -> Result<Response,
 async fn open(
     shared: &Arc<Shared>,
     seen: &Seen,
-    cursor: Option<Cursor>,
+    (cursor, rejoined): (Option<Cursor>, bool),
     modes: Modes,
     on_leave: Option<OnLeave>,
 ) -> Result<Response, Error> {
@@ -200,6 +203,8 @@ async fn open(
         of: Of::Run(standing_at(shared, seen, from).await?),
         modes,
         cursor: from,
+        rejoined,
+        queued: answer.id == run.id && run.state == RunState::Queued,
         ended: ended.then_some((wire::run::status_of(answer), *seq_last)),
         known_to: *seq_last,
         joined_attempt: (cursor.is_none() && !ended && answer.attempt > 0).then_some(answer.attempt),
@@ -250,6 +255,7 @@ fn waiting(shared: &Arc<Shared>, seen: &Seen, ending: Ending, on_leave: Option<O
         tenant: run.tenant.clone(),
         thread: run.thread,
         run: of.id,
+        queued: answer.id == run.id && run.state == RunState::Queued,
         ended: stands(of, ending).map(|ended| (ended, *seq_last)),
         after: *seq_last,
         ending,
@@ -367,6 +373,14 @@ impl Asked {
     fn modes(&self) -> Result<Option<Modes>, Error> {
         let words = self.words.iter().map(String::as_str);
         if self.words.is_empty() { Ok(None) } else { Modes::from_words(words).map(Some) }
+    }
+
+    /// Whether the client was here before. One that names the beginning was not, or has forgotten it.
+    fn rejoins(&self, headers: &HeaderMap, cursor: Option<Cursor>) -> bool {
+        match headers.get("last-event-id") {
+            Some(_) => cursor.is_some_and(|cursor| cursor.complete_to() > 0),
+            None => self.after.is_some(),
+        }
     }
 
     /// Where to begin: after what the client names in its header, else in the query.

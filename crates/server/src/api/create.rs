@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_core::id::{IdempotencyKey, RunId, ThreadId};
 use evenkeel_core::port::store::{Admit, Admitted, MergeWindow};
-use evenkeel_core::run::{Run, RunSpec};
+use evenkeel_core::run::{BusyPolicy, Run, RunSpec};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error, Origin};
 use http::{HeaderMap, HeaderValue, header};
@@ -297,15 +297,21 @@ async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error>
     let task = {
         let shared = shared.clone();
         async move {
+            let wants_claim = admit.claim_for.is_some();
             let admitted = shared.store.admit(admit).await;
             if let Ok(Admitted::Accepted { run, claim, stopping }) = &admitted {
                 stop::hint(&shared, stopping);
                 match claim {
                     Some(claim) => shared.dispatch.adopt((**claim).clone()),
+                    // It stands in line: whoever ends the turn before it hands the thread on.
+                    None if wants_claim => {}
                     None => shared.dispatch.nudge(),
                 }
                 shared.tell_of(claim.is_some(), stopping);
-                shared.hub.touch(run.thread);
+                // A turn that waits in line changes nothing for those that are followed.
+                if !matches!(run.spec.busy_policy, BusyPolicy::Enqueue | BusyPolicy::Reject) {
+                    shared.hub.touch(run.thread);
+                }
             }
             // The client may have gone away; the run goes on.
             let _ = answer.send(admitted);

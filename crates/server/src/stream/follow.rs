@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::Error;
-use evenkeel_core::id::{TenantId, ThreadId};
+use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::Event;
 use evenkeel_core::port::store::{ReadEvents, StoreClient};
 use evenkeel_env::watch;
@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::topic::Piece;
+use super::topic::{Piece, Waiting};
 use super::{Hub, Subscription};
 use crate::wire::state::ThreadView;
 
@@ -33,11 +33,46 @@ pub(crate) enum Seen {
     Closed,
 }
 
+/// What is followed has not begun. Until it does, what happens on its thread is none of its
+/// follower's business: of a thread with a thousand turns in line each follower would look at all.
+struct Queued {
+    run: RunId,
+    waiting: Waiting,
+    /// Everything that was there is read.
+    is_caught_up: bool,
+}
+
+/// What ends the wait for a run that has not begun.
+enum Began {
+    /// It begins at this event.
+    At(u64),
+    /// It may have; the log says.
+    Perhaps,
+}
+
+impl Queued {
+    async fn began(&mut self) -> Began {
+        let Waiting { begins, of_any_run, .. } = &mut self.waiting;
+        if begins.borrow().is_none() {
+            tokio::select! {
+                biased;
+                // The topic is held by the subscription: its senders are there.
+                Ok(()) = begins.changed() => {}
+                Ok(()) = of_any_run.changed() => {}
+                else => std::future::pending().await,
+            }
+        }
+        let begins = *begins.borrow();
+        begins.map_or(Began::Perhaps, Began::At)
+    }
+}
+
 /// A follower. Cancel-safe: a read that is under way goes on with the next call.
 pub(crate) struct Follow {
     subscription: Subscription,
     pieces: broadcast::Receiver<Arc<Piece>>,
     closing: watch::Receiver<bool>,
+    queued: Option<Queued>,
     beat: Interval,
     /// Every event up to here was given.
     given_to: u64,
@@ -46,20 +81,26 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
-    /// Follows the thread from behind `after`.
+    /// Follows the thread from behind `after`, for the sake of a run that has not begun, if one is
+    /// named: of the rest nothing is given from then until it begins.
     pub(crate) fn new(
         hub: &Arc<Hub>,
-        tenant: &TenantId,
-        thread: ThreadId,
+        (tenant, thread): (&TenantId, ThreadId),
         after: u64,
+        queued: Option<RunId>,
         heartbeat: Duration,
     ) -> Self {
         let subscription = hub.subscribe(tenant, thread);
+        let queued = queued.map(|run| {
+            let waiting = subscription.topic.wait_for(run);
+            Queued { run, waiting, is_caught_up: false }
+        });
         let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + heartbeat, heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             pieces: subscription.topic.pieces(),
             closing: subscription.closing(),
+            queued,
             subscription,
             beat,
             given_to: after,
@@ -80,9 +121,20 @@ impl Follow {
                 self.given_to = event.seq;
                 return Seen::Event(event);
             }
-            let (topic, after) = (self.subscription.topic.clone(), self.given_to);
-            let reading =
-                self.reading.get_or_insert_with(|| Box::pin(async move { topic.events_after(after).await }));
+            if let Some(queued) = self.queued.as_mut().filter(|queued| queued.is_caught_up) {
+                let began = tokio::select! {
+                    biased;
+                    _ = self.closing.wait_for(|closing| *closing) => return Seen::Closed,
+                    began = queued.began() => began,
+                    _ = self.beat.tick() => return Seen::Beat,
+                };
+                self.begin(&began);
+                continue;
+            }
+            if self.reading.is_none() {
+                self.reading = Some(self.read(Duration::ZERO));
+            }
+            let Some(reading) = &mut self.reading else { continue };
             let read = tokio::select! {
                 biased;
                 _ = self.closing.wait_for(|closing| *closing) => return Seen::Closed,
@@ -99,19 +151,48 @@ impl Follow {
         }
     }
 
+    /// Reads what is next: of a run that has not begun what is there, else what will be.
+    fn read(&self, delay: Duration) -> BoxFuture<'static, Result<Vec<Arc<Event>>, Error>> {
+        let (topic, after, waits) = (self.subscription.topic.clone(), self.given_to, self.queued.is_none());
+        Box::pin(async move {
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            if waits { topic.events_after(after).await } else { topic.events_now(after).await }
+        })
+    }
+
+    /// The wait for the run is over, or the log has to say whether it is.
+    fn begin(&mut self, began: &Began) {
+        match began {
+            Began::Perhaps => {
+                if let Some(queued) = &mut self.queued {
+                    queued.is_caught_up = false;
+                }
+            }
+            Began::At(first) => {
+                self.queued = None;
+                self.given_to = self.given_to.max(first.saturating_sub(1));
+                self.pieces = self.subscription.topic.pieces();
+            }
+        }
+    }
+
     /// A store that cannot be read makes the stream late, never wrong.
     fn take(&mut self, read: Result<Vec<Arc<Event>>, Error>) {
         match read {
-            Ok(events) => self.ready.extend(events),
+            Ok(events) => {
+                if let Some(queued) = &mut self.queued {
+                    queued.is_caught_up = events.is_empty();
+                }
+                if self.queued.as_ref().is_some_and(|of| events.iter().any(|event| event.run == of.run)) {
+                    self.queued = None;
+                }
+                self.ready.extend(events);
+            }
             Err(error) => {
                 tracing::warn!(code = %error.code, message = %error.message, "read events for a stream");
-                let wait = Duration::from_millis(500);
-                let topic = self.subscription.topic.clone();
-                let after = self.given_to;
-                self.reading = Some(Box::pin(async move {
-                    tokio::time::sleep(wait).await;
-                    topic.events_after(after).await
-                }));
+                self.reading = Some(self.read(Duration::from_millis(500)));
             }
         }
     }

@@ -42,6 +42,10 @@ pub(crate) struct StreamStart {
     pub(crate) modes: Modes,
     /// After what.
     pub(crate) cursor: Cursor,
+    /// Whether the client comes back: it may have pieces of the reply in the making already.
+    pub(crate) rejoined: bool,
+    /// Whether the run has not begun behind the cursor.
+    pub(crate) queued: bool,
     /// If the run has ended, or waits for a person: the word for that, and an event at or behind it.
     pub(crate) ended: Option<(&'static str, u64)>,
     /// A pause at or before this event is over, unless `ended` says that the run waits.
@@ -98,15 +102,11 @@ impl Making {
     }
 }
 
-/// Asks for whether what is streamed is still there.
+/// Asks for whether the thread is still there. A run that is removed has ended before, which its
+/// stream has told; and where a run stands in a long line is not for free.
 fn is_there(store: StoreClient, start: &StreamStart) -> impl Future<Output = Result<bool, Error>> + use<> {
-    let (tenant, thread, of) = (start.tenant.clone(), start.thread, start.of);
-    async move {
-        match of {
-            Of::Run(run) => store.get_run(RunRef { tenant, run }).await.map(|run| run.is_some()),
-            Of::Thread => store.get_thread(ThreadRef { tenant, thread }).await.map(|thread| thread.is_some()),
-        }
-    }
+    let thread = ThreadRef { tenant: start.tenant.clone(), thread: start.thread };
+    async move { Ok(!store.read_tails(vec![thread]).await?.is_empty()) }
 }
 
 /// One client's stream.
@@ -128,7 +128,11 @@ struct RunStream {
 /// Opens the stream. Bytes are made as the connection takes them.
 pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: StreamStart, heartbeat: Duration) -> Body {
     let after = start.cursor.complete_to();
-    let follow = Follow::new(hub, &start.tenant, start.thread, after, heartbeat);
+    let queued = match start.of {
+        Of::Run(run) if start.queued => Some(run),
+        _ => None,
+    };
+    let follow = Follow::new(hub, (&start.tenant, start.thread), after, queued, heartbeat);
     let mut stream = RunStream {
         store,
         follow,
@@ -227,7 +231,10 @@ impl RunStream {
         self.fold(event);
         self.show(event, modes);
         match &event.body {
-            EventBody::AssistantMessage { .. } => self.replied = Some((event.run, event.step)),
+            EventBody::AssistantMessage { .. } => {
+                self.replied = Some((event.run, event.step));
+                self.start.rejoined = false;
+            }
             EventBody::RunEnded { outcome } if self.start.of != Of::Thread => {
                 match project::answered_by(outcome) {
                     Some(other) => self.start.of = Of::Run(other),
@@ -259,7 +266,10 @@ impl RunStream {
             }
             _ => false,
         };
-        let shown = Shown { text: if same { &self.making.text } else { "" } };
+        // Pieces of one id are added to each other, whatever connection they came by, and a run that was
+        // taken over makes its reply anew: who comes back gets the reply whole.
+        let is_whole = !same || self.start.rejoined;
+        let shown = Shown { text: if is_whole { "" } else { &self.making.text } };
         let frames = project::frames(event, modes, self.view.as_ref(), &shown);
         for (part, frame) in frames {
             if !self.start.cursor.has_seen(event.seq, part) {
@@ -337,7 +347,7 @@ impl RunStream {
             );
             self.send(&Frame::control("events", callback));
         }
-        if modes.tuple {
+        if modes.tuple && !self.start.rejoined {
             self.send(&Frame::control("messages", json!([chunk, place])));
         }
     }

@@ -5,7 +5,7 @@
 //! share one read. A follower that is behind the window reads its own pages. What holds: the window
 //! is a gapless piece of the log; it is only filled while its lock is held, from its own end.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex as Lock, MutexGuard, PoisonError};
 
 use evenkeel_core::Error;
@@ -45,9 +45,42 @@ pub(crate) struct Topic {
     tenant: TenantId,
     thread: ThreadId,
     announced: watch::Sender<Announced>,
+    /// How often something was announced that may be of any run.
+    of_any_run: watch::Sender<u64>,
+    /// Runs that have not begun and that somebody waits for.
+    queued: Lock<BTreeMap<RunId, Queued>>,
     pieces: broadcast::Sender<Arc<Piece>>,
     window: Mutex<Window>,
     look: Lock<Look>,
+}
+
+/// A run that has not begun, and those who wait for it.
+#[derive(Default)]
+struct Queued {
+    /// At which event it begins.
+    begins: watch::Sender<Option<u64>>,
+    n_waiting: usize,
+}
+
+/// A place among those who wait for a run to begin; dropping it gives it up.
+pub(crate) struct Waiting {
+    topic: Arc<Topic>,
+    run: RunId,
+    /// Resolves to the event at which the run begins.
+    pub(super) begins: watch::Receiver<Option<u64>>,
+    /// Changes when the run may have begun, or ended, without anybody saying so.
+    pub(super) of_any_run: watch::Receiver<u64>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut queued = self.topic.queued();
+        let Some(of) = queued.get_mut(&self.run) else { return };
+        of.n_waiting -= 1;
+        if of.n_waiting == 0 {
+            queued.remove(&self.run);
+        }
+    }
 }
 
 /// What was announced: the newest known sequence number, and how often something that has none.
@@ -73,6 +106,8 @@ impl Topic {
             tenant,
             thread,
             announced: watch::Sender::default(),
+            of_any_run: watch::Sender::default(),
+            queued: Lock::default(),
             pieces: broadcast::Sender::new(PIECES),
             window: Mutex::default(),
             look: Lock::new(Look::beginning(Instant::now())),
@@ -92,13 +127,37 @@ impl Topic {
     /// This process has committed up to `seq`, or something else happened here (0).
     pub(super) fn announce(&self, seq: u64) {
         self.look().sign(Instant::now());
+        self.of_any_run.send_modify(|times| *times += 1);
         self.tell(seq);
+    }
+
+    /// This process has committed up to `seq`; a run that had not begun begins at `first`.
+    pub(super) fn announce_of(&self, run: RunId, first: u64, seq: u64) {
+        self.look().sign(Instant::now());
+        if let Some(queued) = self.queued().get(&run) {
+            queued.begins.send_if_modified(|begins| begins.replace(begins.unwrap_or(first)).is_none());
+        }
+        self.tell(seq);
+    }
+
+    /// Waits for a run that has not begun.
+    pub(super) fn wait_for(self: &Arc<Self>, run: RunId) -> Waiting {
+        let mut queued = self.queued();
+        let of = queued.entry(run).or_default();
+        of.n_waiting += 1;
+        let (begins, of_any_run) = (of.begins.subscribe(), self.of_any_run.subscribe());
+        Waiting { topic: self.clone(), run, begins, of_any_run }
+    }
+
+    fn queued(&self) -> MutexGuard<'_, BTreeMap<RunId, Queued>> {
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The store was found to hold events up to `seq`.
     pub(super) fn found(&self, seq: u64) {
         let is_news = self.look().found(seq, Instant::now());
         if is_news {
+            self.of_any_run.send_modify(|times| *times += 1);
             self.tell(seq);
         }
     }
@@ -135,6 +194,12 @@ impl Topic {
                 return Ok(events);
             }
         }
+    }
+
+    /// The next events behind `after` that are there.
+    pub(crate) async fn events_now(&self, after: u64) -> Result<Vec<Arc<Event>>, Error> {
+        let now = *self.announced.borrow();
+        self.read(after, now).await
     }
 
     /// The next events behind `after`; from the store only if there may be any.

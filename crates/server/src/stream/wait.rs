@@ -26,6 +26,8 @@ pub(crate) struct WaitStart {
     pub(crate) thread: ThreadId,
     /// The run; after it, whichever answers in its place.
     pub(crate) run: RunId,
+    /// Whether it has not begun behind `after`.
+    pub(crate) queued: bool,
     /// Its end, if it has ended or waits for a person, with the newest event of its thread.
     pub(crate) ended: Option<(Ended, u64)>,
     /// Its end lies behind this event, if it has not.
@@ -64,7 +66,8 @@ struct Waiter {
 
 /// Opens the body.
 pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: WaitStart, heartbeat: Duration) -> Body {
-    let follow = Follow::new(hub, &start.tenant, start.thread, start.after, heartbeat);
+    let queued = start.queued.then_some(start.run);
+    let follow = Follow::new(hub, (&start.tenant, start.thread), start.after, queued, heartbeat);
     let waiter = Waiter { store, start, follow, out: VecDeque::new(), done: false };
     let bytes = futures_util::stream::unfold(waiter, |mut waiter| async move {
         let bytes = waiter.next().await?;

@@ -270,6 +270,31 @@ async fn a_reply_that_was_joined_in_the_middle_is_shown_whole_and_once() {
 }
 
 #[tokio::test]
+async fn who_comes_back_gets_a_reply_whole_that_is_made_anew() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    let run = world.run(&thread, "hi").await;
+    let player = world.player().await;
+    let path = format!("/threads/{thread}/runs/{run}/stream?stream_mode=messages-tuple");
+    // It has seen pieces and no event, so it names what its first answer told it, or the last event.
+    let places = [(format!("{path}&after=0"), None), (path, Some(("last-event-id", "2-0")))];
+    let mut streams = Vec::new();
+    for (path, header) in &places {
+        streams.push(world.stream(path, header.as_slice()).await);
+    }
+    // A run that was taken over makes its reply from the beginning, under the same id.
+    player.piece(1, 1, said(0, "a"));
+    player.piece(1, 1, said(1, "b"));
+    player.finish(1, "abc").await;
+    for stream in streams {
+        let all = stream.all().await;
+        let messages = all.iter().filter(|got| got.event == "messages" && got.data[0]["type"] != "human");
+        let told: Vec<_> = messages.map(|got| (&got.data[0]["type"], &got.data[0]["content"])).collect();
+        assert_eq!(told, [(&json!("ai"), &json!("abc"))]);
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_is_joined_without_a_cursor_shows_what_is_new() {
     let world = World::new().await;
     let thread = world.thread().await;
