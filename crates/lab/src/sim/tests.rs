@@ -85,6 +85,17 @@ fn drawn_scenarios_are_the_same_twice() {
     }
 }
 
+/// What a seed has found and what was mended since: a reply that was made anew and shown twice, a slot
+/// of the store that was held for minutes.
+#[test]
+fn what_seeds_have_found_stays_mended() {
+    for seed in [102, 103] {
+        let scenario = swarm::draw(seed);
+        let found = check::history(&run(&scenario, seed, Plant::Nothing).0.history).violations;
+        assert!(found.is_empty(), "seed {seed}: {found:?}");
+    }
+}
+
 /// The properties that are violated in any of these seeds with this mistake in the store.
 fn violated(scenario: &Scenario, seeds: u64, plant: Plant) -> BTreeSet<&'static str> {
     let one = |seed| check::history(&run(scenario, seed, plant).0.history).violations;

@@ -106,7 +106,7 @@ impl Making {
 /// stream has told; and where a run stands in a long line is not for free.
 fn is_there(store: StoreClient, start: &StreamStart) -> impl Future<Output = Result<bool, Error>> + use<> {
     let thread = ThreadRef { tenant: start.tenant.clone(), thread: start.thread };
-    async move { Ok(!store.read_tails(vec![thread]).await?.is_empty()) }
+    async move { Ok(store.get_thread(thread).await?.is_some()) }
 }
 
 /// One client's stream.
