@@ -124,14 +124,16 @@ impl Conversation {
     }
 
     /// A hash of the turns shown: the user's words, the model's words and its calls. Results are
-    /// left out, because they hold times and commit ids that differ from run to run.
+    /// left out, because they hold times and commit ids that differ from run to run. Two messages of
+    /// one speaker in a row are one on some wires, parted by a blank line or by none: white space is
+    /// not told apart.
     #[must_use]
     pub fn echo(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for item in &self.items {
             let line = match item {
-                Item::User(text) => json!(["user", text.trim()]),
-                Item::Assistant(text) => json!(["assistant", text.trim()]),
+                Item::User(text) => json!(["user", words(text)]),
+                Item::Assistant(text) => json!(["assistant", words(text)]),
                 Item::Call(call) => json!(["call", call.name, canonical(&call.args)]),
                 Item::Result { .. } => continue,
             };
@@ -140,6 +142,10 @@ impl Conversation {
         }
         hasher.finalize().to_hex().chars().take(16).collect()
     }
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// JSON text with sorted keys.
