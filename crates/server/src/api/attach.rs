@@ -378,7 +378,7 @@ impl Asked {
     /// Whether the client was here before. One that names the beginning was not, or has forgotten it.
     fn rejoins(&self, headers: &HeaderMap, cursor: Option<Cursor>) -> bool {
         match headers.get("last-event-id") {
-            Some(_) => cursor.is_some_and(|cursor| cursor.complete_to() > 0),
+            Some(_) => cursor.is_some_and(|cursor| cursor.seq > 0),
             None => self.after.is_some(),
         }
     }
