@@ -145,6 +145,25 @@ pub(crate) fn table(style: Style, heading: &[&str], rows: &[Vec<String>]) -> Str
     text
 }
 
+/// Prints what a server listed: as it came, or as a table; `none` if there is nothing.
+pub(crate) fn listing(
+    found: &Value,
+    as_json: bool,
+    none: &str,
+    heading: &[&str],
+    row: impl Fn(&Value) -> Vec<String>,
+) -> anyhow::Result<()> {
+    let all = found.as_array().map(Vec::as_slice).unwrap_or_default();
+    if as_json {
+        return json(found);
+    }
+    if all.is_empty() {
+        return line(format_args!("{none}"));
+    }
+    let rows: Vec<Vec<String>> = all.iter().map(row).collect();
+    line(format_args!("{}", table(Style::stdout(), heading, &rows)))
+}
+
 /// Prints an error once, with its remedy and where to read more, and gives the exit code.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
     let closed = |cause: &std::io::Error| cause.kind() == ErrorKind::BrokenPipe;

@@ -17,18 +17,27 @@
 //!
 //! Engines judge leases by their own clock; operations carry no `now`.
 
+mod answer;
+mod lease;
+mod thread;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::approval::{Approval, Decision};
-use crate::id::{ApprovalId, BlobId, EffectId, IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
+use crate::approval::Approval;
+use crate::id::{BlobId, EffectId, IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use crate::journal::{EffectIntent, EffectResult, Event, NewEvent};
-use crate::run::{BusyPolicy, Outcome, Run, RunSpec, RunState, WaitReason};
+use crate::run::{Outcome, Run, RunSpec, RunState, WaitReason};
 use crate::thread::Thread;
 use crate::{Error, Wall};
+
+pub use answer::{Answer, AnswerTaken, OneAnswer};
+pub use lease::{Beat, Heartbeat, Peer};
+pub use thread::{
+    CreateThread, Deleted, ListThreads, StateWrite, ThreadCreated, ThreadSort, UpdateThread, WriteState,
+};
 
 /// An engine.
 pub trait Store: Send + Sync {
@@ -69,167 +78,6 @@ pub struct Claim {
     pub thread_created_at: Wall,
     /// The run as stored, `running`, with `attempt` counted up by this claim.
     pub run: Run,
-}
-
-/// Asks for a thread to be made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CreateThread {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// Its id.
-    pub thread: ThreadId,
-    /// Free metadata.
-    pub metadata: Value,
-    /// What a busy thread does with a message whose request names no policy; `None` for the
-    /// assistant's default.
-    pub busy_policy: Option<BusyPolicy>,
-}
-
-/// Changes what a client may say about a thread. Never conflicts with a turn, and changes neither
-/// version nor epoch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct UpdateThread {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// The thread.
-    pub thread: ThreadId,
-    /// Merged into the metadata, key by key at the top level; `null` values are kept as `null`.
-    pub metadata: Value,
-    /// Replaces the thread's policy, if given.
-    pub busy_policy: Option<BusyPolicy>,
-}
-
-/// What became of the deletion of a thread or a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Deleted {
-    /// It is gone.
-    Done,
-    /// It is open; cancel it first. Nothing was changed.
-    Busy,
-    /// There is no such thing.
-    NotFound,
-}
-
-/// Lists threads.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ListThreads {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// Only these; empty for all.
-    pub ids: Vec<ThreadId>,
-    /// Only those whose metadata holds all of these members with these values; `{}` for all.
-    pub metadata: Value,
-    /// Only those with an open run (`true`) or without one (`false`).
-    pub busy: Option<bool>,
-    /// Only those whose newest run is in one of these states; empty for all.
-    pub newest: Vec<RunState>,
-    /// The order.
-    pub sort: ThreadSort,
-    /// Newest first, or oldest first.
-    pub descending: bool,
-    /// How many at most.
-    pub limit: u32,
-    /// How many to pass over.
-    pub offset: u32,
-}
-
-/// The order of a list of threads; equal ones by id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ThreadSort {
-    /// By id.
-    Id,
-    /// By the instant it was made.
-    #[default]
-    CreatedAt,
-    /// By the instant a row of it last changed.
-    UpdatedAt,
-}
-
-/// Appends events of a client, outside of any run, to a thread without an open run: an edit of the
-/// state, or a rewind. One such write raises the version by one, and the epoch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WriteState {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// The thread.
-    pub thread: ThreadId,
-    /// The events are made for this id; no run of this id exists.
-    pub writer: RunId,
-    /// Events, in order: `StateWritten` and `Rewound`.
-    pub events: Vec<NewEvent>,
-}
-
-/// What became of a write of state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StateWrite {
-    /// Done.
-    Done {
-        /// One higher than before.
-        version: u64,
-        /// Newest sequence number.
-        seq_last: u64,
-    },
-    /// This run is open on the thread; nothing was written.
-    Busy(RunId),
-    /// There is no such thread.
-    NotFound,
-}
-
-/// What became of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ThreadCreated {
-    /// It is new.
-    Created(Thread),
-    /// This tenant has it already; it is unchanged.
-    Exists(Thread),
-    /// The id is taken (by another tenant; nothing else is told).
-    Taken,
-}
-
-/// Answers questions of a run that waits for a person's approval.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// The run.
-    pub run: RunId,
-    /// What is answered, each once.
-    pub answers: Vec<OneAnswer>,
-    /// Who answers.
-    pub by: String,
-    /// The client's key, with the thread as its scope: the same request again changes nothing.
-    pub key: Option<IdempotencyKey>,
-}
-
-/// The answer to one question.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OneAnswer {
-    /// The question.
-    pub approval: ApprovalId,
-    /// Whether the call may run.
-    pub decision: Decision,
-    /// In words, for the model.
-    pub note: String,
-}
-
-/// What became of answers. They are stored all or none.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum AnswerTaken {
-    /// Stored. A run of which nothing is open any more is queued again, as the next of its thread.
-    Done {
-        /// The run as it is now.
-        run: Box<Run>,
-        /// Newest sequence number of its thread.
-        seq_last: u64,
-    },
-    /// The key is known: nothing was changed.
-    Replayed(Box<Run>),
-    /// The key names another request.
-    KeyConflict,
-    /// One of them is not open: it was answered, it expired, or its run went on or ended.
-    Closed(Box<Run>),
-    /// There is no such run.
-    NotFound,
 }
 
 /// Asks for a turn to be accepted.
@@ -477,43 +325,6 @@ pub enum Cancelled {
 pub struct Expire {
     /// How many at most.
     pub limit: u32,
-}
-
-/// Renews a replica's lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Heartbeat {
-    /// Which.
-    pub replica: ReplicaId,
-    /// Where its peers reach it, for probes.
-    pub address: Option<String>,
-    /// How long the lease lasts from now, in milliseconds.
-    pub lease_ttl_ms: u64,
-    /// It admits nothing new.
-    pub draining: bool,
-}
-
-/// A replica as its peers see it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
-    /// Which.
-    pub replica: ReplicaId,
-    /// Where.
-    pub address: Option<String>,
-    /// Whether its lease has lapsed.
-    pub lapsed: bool,
-    /// Whether it drains.
-    pub draining: bool,
-}
-
-/// What a replica learns with its heartbeat.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Beat {
-    /// False when the lease had lapsed and its runs may have been stolen.
-    pub held: bool,
-    /// Runs of this replica with a stored stop.
-    pub cancels: Vec<RunId>,
-    /// The other replicas.
-    pub peers: Vec<Peer>,
 }
 
 /// Reads events of one thread in order.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Connection, Server};
 use crate::cmd::Done;
-use crate::output::{self, Style, brief};
+use crate::output::{self, brief};
 
 /// Arguments of `approvals`.
 #[derive(clap::Args)]
@@ -97,16 +97,8 @@ fn path(approval: &str, of: &Of) -> String {
 
 async fn list(server: &Server, limit: u32, json: bool) -> Done {
     let found = server.get(&format!("/v1/approvals?limit={limit}")).await?;
-    let approvals = found.as_array().cloned().unwrap_or_default();
-    if json {
-        output::json(&found)?;
-    } else if approvals.is_empty() {
-        output::line(format_args!("nothing waits for an approval"))?;
-    } else {
-        let rows: Vec<Vec<String>> = approvals.iter().map(row).collect();
-        let heading = ["APPROVAL", "TENANT", "TOOL", "REASON", "EXPIRES"];
-        output::line(format_args!("{}", output::table(Style::stdout(), &heading, &rows)))?;
-    }
+    let heading = ["APPROVAL", "TENANT", "TOOL", "REASON", "EXPIRES"];
+    output::listing(&found, json, "nothing waits for an approval", &heading, row)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -65,16 +65,8 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
 
 async fn list(server: &Server, status: Option<String>, limit: u32, json: bool) -> Done {
     let found = server.post("/threads/search", &json!({ "status": status, "limit": limit })).await?;
-    let threads = found.as_array().cloned().unwrap_or_default();
-    if json {
-        output::json(&found)?;
-    } else if threads.is_empty() {
-        output::line(format_args!("no threads"))?;
-    } else {
-        let rows: Vec<Vec<String>> = threads.iter().map(row).collect();
-        let heading = ["THREAD", "STATUS", "MESSAGES", "CHANGED", "LAST"];
-        output::line(format_args!("{}", output::table(Style::stdout(), &heading, &rows)))?;
-    }
+    let heading = ["THREAD", "STATUS", "MESSAGES", "CHANGED", "LAST"];
+    output::listing(&found, json, "no threads", &heading, row)?;
     Ok(ExitCode::SUCCESS)
 }
 

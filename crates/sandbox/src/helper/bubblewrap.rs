@@ -107,7 +107,8 @@ pub(super) fn run(
     let (complaint_read, complaint) = pipe_with(PipeFlags::CLOEXEC).step("make a pipe")?;
     let cpu_ms_before = sys::children_cpu_ms();
     let Some(pid) = sys::fork().step("fork bubblewrap")? else {
-        let failure = become_bwrap(of, request, &bwrap, (uid, gid), Held { pipes, report, complaint });
+        let held = Held { pipes, report, complaint };
+        let Err(failure) = become_bwrap(of, request, &bwrap, (uid, gid), held);
         eprintln!("{failure}");
         sys::exit_now(1)
     };
@@ -147,19 +148,6 @@ struct Held {
 
 /// Becomes bwrap. Returns only when that fails.
 fn become_bwrap(
-    of: &Circumstances<'_>,
-    request: &Request,
-    bwrap: &Path,
-    owner: (u32, u32),
-    held: Held,
-) -> Failure {
-    match try_become(of, request, bwrap, owner, held) {
-        Ok(never) => match never {},
-        Err(failure) => failure,
-    }
-}
-
-fn try_become(
     of: &Circumstances<'_>,
     request: &Request,
     bwrap: &Path,

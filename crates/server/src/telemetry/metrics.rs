@@ -283,7 +283,7 @@ impl Page {
             "Whether the replica's lease holds",
             f64::from(u8::from(stats.lease_held)),
         );
-        let counters = [
+        self.counters([
             ("harness_claimed", "Claims begun here", stats.n_claimed),
             ("harness_stolen", "Claims taken over from dead replicas", stats.n_stolen),
             ("harness_parked", "Runs parked here", stats.n_parked),
@@ -294,10 +294,7 @@ impl Page {
             ("harness_panicked", "Runs that ended by a panic", stats.n_panicked),
             ("harness_store_retries", "Store operations tried again", stats.n_store_retries),
             ("harness_compactions", "Compactions carried out", stats.n_compactions),
-        ];
-        for (name, help, value) in counters {
-            self.counter_of(name, help, value);
-        }
+        ]);
         let ended = stats.ended.iter().map(|(state, n)| (vec![("state", *state)], *n as f64));
         self.family("harness_ended", "counter", "Runs that ended here", ended);
     }
@@ -343,17 +340,14 @@ impl Page {
             "The most connections that this process opens",
             stats.connections_max as f64,
         );
-        let counters = [
+        self.counters([
             ("postgres_batches", "Statements that made a batch of operations durable", stats.n_writes),
             ("postgres_batched_operations", "Operations in these batches", stats.n_written),
             ("postgres_loads", "Round trips that read rows for a batch", stats.n_loads),
             ("postgres_redone", "Operations decided again because another process wrote", stats.n_redone),
             ("postgres_lost_answers", "Batches whose answer was lost", stats.n_lost),
             ("postgres_fenced", "Writes of this process that were refused", stats.n_fenced),
-        ];
-        for (name, help, value) in counters {
-            self.counter_of(name, help, value);
-        }
+        ]);
     }
 
     fn gateway(&mut self, gateway: &GatewayReading) {
@@ -378,6 +372,12 @@ impl Page {
 
     fn one(&mut self, name: &str, help: &str, value: f64) {
         self.family(name, "gauge", help, [(Vec::new(), value)]);
+    }
+
+    fn counters<'n>(&mut self, counters: impl IntoIterator<Item = (&'n str, &'n str, u64)>) {
+        for (name, help, value) in counters {
+            self.counter_of(name, help, value);
+        }
     }
 
     fn counter_of(&mut self, name: &str, help: &str, value: u64) {

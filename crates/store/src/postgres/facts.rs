@@ -109,6 +109,7 @@ pub(super) struct Answers {
     pub(super) n_threads: Option<u64>,
     pub(super) events: HashMap<Page, Vec<Event>>,
     pub(super) effects: Option<Vec<Effect>>,
+    pub(super) before: HashMap<RunId, u32>,
     pub(super) held: Option<Vec<Held>>,
     pub(super) by_state: Option<Vec<(RunState, u64)>>,
     pub(super) by_route: Option<Vec<(String, u64)>>,
@@ -136,6 +137,8 @@ pub(super) enum Need {
     CountThreads(ListThreads),
     Events(Page),
     ReadEffects(ThreadId, RunId),
+    /// How many queued runs of its thread arrived before a run, which has this place.
+    Before(ThreadId, RunId, u64),
     Held(ReplicaId),
     ByState,
     ByRoute,

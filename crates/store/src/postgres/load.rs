@@ -189,6 +189,13 @@ fn question(need: &Need) -> Statement {
         )
         .with(thread.0, Type::UUID)
         .with(run.0, Type::UUID),
+        Need::Before(thread, _, place) => Statement::new(
+            "SELECT count(*) FROM evenkeel.open_runs o CROSS JOIN LATERAL \
+             (SELECT place FROM evenkeel.runs r WHERE r.id = o.run OFFSET 0) r \
+             WHERE o.thread = $1 AND o.state = 'queued' AND r.place < $2",
+        )
+        .with(thread.0, Type::UUID)
+        .with(int(*place), Type::INT8),
         Need::Held(owner) => Statement::new(
             "SELECT r.tenant, o.run, o.thread FROM evenkeel.open_runs o CROSS JOIN LATERAL \
              (SELECT tenant FROM evenkeel.runs r WHERE r.id = o.run OFFSET 0) r \
@@ -335,6 +342,10 @@ fn answer(facts: &mut Facts, need: Need, rows: &[Row]) -> Rowed<()> {
         Need::CountThreads(list) => facts.answers.n_threads = Some(threads::counted(&list, rows)?),
         Need::ReadEffects(..) => {
             facts.answers.effects = Some(rows.iter().map(effect).collect::<Rowed<_>>()?);
+        }
+        Need::Before(_, run, _) => {
+            let n = rows.first().map_or(Ok(0), |row| uint_at(row, 0))?;
+            facts.answers.before.insert(run, u32::try_from(n).unwrap_or(u32::MAX));
         }
         Need::Held(_) => {
             let held = |row: &Row| {

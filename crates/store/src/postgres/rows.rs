@@ -406,6 +406,14 @@ impl Rows for PgRows<'_> {
 
     fn n_queued_before(&mut self, thread_n: u64, run_n: u64) -> Rowed<u32> {
         let (thread, id) = (self.names.thread_id(thread_n)?, self.names.run_id(run_n)?);
+        // Whoever only reads need not know the whole line to say where a run stands in it.
+        if self.open_of(thread).is_none()
+            && let Some(place) = self.run_fact(id).map(|fact| fact.place)
+        {
+            self.footprint.read.insert(thread);
+            let known = self.base.answers.before.get(&id).copied();
+            return known.map_or_else(|| self.need(Need::Before(thread, id, place)), Ok);
+        }
         let mut n = 0;
         self.queue(thread, |fact| {
             let is_before = fact.row.id != id;
