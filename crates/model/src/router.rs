@@ -8,6 +8,7 @@ mod lane;
 mod limits;
 pub mod machine;
 mod outcome;
+mod peers;
 mod permits;
 mod place;
 pub mod plan;

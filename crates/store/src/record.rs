@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_core::id::{IdempotencyKey, ReplicaId, RunId, TenantId, ThreadId};
 use evenkeel_core::message::Usage;
+use evenkeel_core::port::model::Health;
 use evenkeel_core::port::store::Peer;
 use evenkeel_core::run::{BusyPolicy, Class, EndReason, Outcome, Run, RunSpec, RunState, Waiting};
 use evenkeel_core::thread::Thread;
@@ -186,6 +187,7 @@ pub(crate) struct Lease {
     pub(crate) until: Mono,
     pub(crate) address: Option<String>,
     pub(crate) draining: bool,
+    pub(crate) health: Vec<Health>,
 }
 
 /// A lapsed replica is forgotten after this long; a zombie that beats later than that is fenced
@@ -199,17 +201,10 @@ impl Replicas {
     }
 
     /// Renews a lease; says whether it had not lapsed.
-    pub(crate) fn beat(
-        &mut self,
-        replica: ReplicaId,
-        address: Option<String>,
-        draining: bool,
-        until: Mono,
-        now: Mono,
-    ) -> bool {
+    pub(crate) fn beat(&mut self, replica: ReplicaId, lease: Lease, now: Mono) -> bool {
         self.by_id.retain(|_, lease| now.0.saturating_sub(lease.until.0) < FORGET_AFTER_MS);
         let held = self.by_id.get(&replica).is_none_or(|lease| lease.until >= now);
-        self.by_id.insert(replica, Lease { until, address, draining });
+        self.by_id.insert(replica, lease);
         held
     }
 
@@ -236,6 +231,7 @@ impl Replicas {
             address: lease.address.clone(),
             lapsed: lease.until < now,
             draining: lease.draining,
+            health: lease.health.clone(),
         };
         others.map(peer).collect()
     }

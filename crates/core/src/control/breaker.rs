@@ -119,6 +119,8 @@ pub enum Reason {
     Ramped,
     /// An operator asked for it.
     Operator,
+    /// Another replica has found it so.
+    Peer,
 }
 
 impl Reason {
@@ -143,6 +145,7 @@ impl Reason {
             Self::RampFailed => "failures while ramping",
             Self::Ramped => "the traffic is back",
             Self::Operator => "an operator asked for it",
+            Self::Peer => "another replica found it so",
         }
     }
 }
@@ -435,13 +438,14 @@ impl Breaker {
         (!matches!(self.phase, Phase::Open { .. })).then(|| self.open(now, reason, generator))
     }
 
-    /// A sibling in the failure domain cannot be reached: be careful.
-    pub fn suspect(&mut self, now: Mono) -> Option<Transition> {
+    /// Others fail, a sibling in the failure domain or the same deployment at another replica: be
+    /// careful.
+    pub fn suspect(&mut self, now: Mono, reason: Reason) -> Option<Transition> {
         if !matches!(self.phase, Phase::Closed | Phase::Suspect) {
             return None;
         }
         self.warned = true;
-        (self.phase == Phase::Closed).then(|| self.enter(now, Phase::Suspect, Reason::Sibling))
+        (self.phase == Phase::Closed).then(|| self.enter(now, Phase::Suspect, reason))
     }
 
     /// The ramp has reached the full limit.
@@ -453,10 +457,16 @@ impl Breaker {
         })
     }
 
-    /// An operator wants the next call to try it, now.
-    pub fn probe_now(&mut self, now: Mono) -> Option<Transition> {
-        matches!(self.phase, Phase::Open { .. })
-            .then(|| self.enter(now, Phase::Open { until: now }, Reason::Operator))
+    /// The next call is to try it, now.
+    pub fn probe_now(&mut self, now: Mono, reason: Reason) -> Option<Transition> {
+        matches!(self.phase, Phase::Open { .. }).then(|| self.enter(now, Phase::Open { until: now }, reason))
+    }
+
+    /// No probe before the instant: somebody else asks. Never makes an open breaker probe sooner.
+    pub fn defer(&mut self, at_least: Mono) {
+        if let Phase::Open { until } = &mut self.phase {
+            *until = at_least.max(*until);
+        }
     }
 
     fn verdict(&mut self, now: Mono) -> Option<Reason> {

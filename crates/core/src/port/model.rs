@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::feed::Provisional;
-use crate::id::{RunId, TenantId};
+use crate::id::{ReplicaId, RunId, TenantId};
 use crate::message::{Message, ToolSpec, Usage};
 use crate::run::{Attempt, Class};
 use crate::{Error, Wall};
@@ -21,6 +21,29 @@ pub enum Purpose {
     Step,
     /// A summary of older context.
     Compaction,
+}
+
+/// How one replica finds one deployment. Replicas tell each other with their heartbeats, so that an
+/// outage costs the provider one probe at a time and not one a replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// The deployment, with its key.
+    pub deployment: String,
+    /// Whether its breaker lets no calls flow.
+    pub cut: bool,
+    /// Whether it is this replica that asks the deployment from time to time.
+    pub probes: bool,
+}
+
+/// What one peer told last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerHealth {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Whether it goes first where one of two must probe.
+    pub goes_first: bool,
+    /// Its deployments.
+    pub health: Vec<Health>,
 }
 
 /// One model call.
@@ -154,6 +177,16 @@ pub trait Model: Send + Sync {
     /// How many runs are parked on `route`, so that the router probes and hands out permits only
     /// when somebody waits. The harness calls it whenever the number changes.
     fn parked(&self, route: &str, n_parked: usize);
+
+    /// How its deployments are, for the other replicas; none if it knows of no others.
+    fn health(&self) -> Vec<Health> {
+        Vec::new()
+    }
+
+    /// What the living peers last told. Called after each heartbeat.
+    fn heard(&self, peers: Vec<PeerHealth>) {
+        drop(peers);
+    }
 
     /// Waits until some route has a permit for a parked run. Each permit wakes one run.
     fn next_permit(&self) -> BoxFuture<'_, Permit>;

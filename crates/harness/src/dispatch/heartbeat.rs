@@ -53,6 +53,7 @@ async fn beat(dispatch: Arc<Dispatch>, replica: ReplicaId, sent: Mono) -> (Mono,
         address: config.address.clone(),
         lease_ttl_ms: config.lease_ttl_ms,
         draining: dispatch.state().draining,
+        health: dispatch.host.parts.model.health(),
     };
     let limit = config.lease_times().fence_after;
     let answer = timeout(limit, dispatch.host.parts.store.heartbeat(request)).await;

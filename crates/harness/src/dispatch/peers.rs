@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::id::ReplicaId;
+use evenkeel_core::port::model::PeerHealth;
 use evenkeel_core::port::store::Peer;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
@@ -40,6 +41,7 @@ impl Dispatch {
     /// Takes in what the store tells of the others.
     pub(super) fn met(&self, peers: Vec<Peer>) {
         let is_any_lapsed = peers.iter().any(|peer| peer.lapsed);
+        self.host.parts.model.heard(told(self.replica(), &peers));
         let mut state = self.state();
         state.dead.retain(|dead| peers.iter().any(|peer| peer.replica == *dead));
         state.peers = peers;
@@ -63,6 +65,17 @@ impl Dispatch {
             self.orphaned.notify_one();
         }
     }
+}
+
+/// What living peers say of the model deployments. Of two that could probe, the elder goes first.
+fn told(me: ReplicaId, peers: &[Peer]) -> Vec<PeerHealth> {
+    let living = peers.iter().filter(|peer| !peer.lapsed);
+    let told = |peer: &Peer| PeerHealth {
+        replica: peer.replica,
+        goes_first: peer.replica < me,
+        health: peer.health.clone(),
+    };
+    living.map(told).collect()
 }
 
 impl super::State {

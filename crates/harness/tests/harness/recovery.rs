@@ -114,7 +114,8 @@ fn a_run_that_was_taken_over_stops_at_its_old_owner_within_seconds() {
         let old = bench.start_with(one_slot(None), |_| Say::Hang);
         bench.reaches(run, |run| run.state == RunState::Running).await;
         let me = ReplicaId::new(bench.env.wall(), &bench.env.generator);
-        let beat = Heartbeat { replica: me, address: None, lease_ttl_ms: 60_000, draining: false };
+        let beat =
+            Heartbeat { replica: me, address: None, lease_ttl_ms: 60_000, draining: false, health: vec![] };
         bench.client().heartbeat(beat).await.unwrap();
         let steal = Steal { me, dead: vec![old.harness.replica()], limit: 1 };
         assert_eq!(bench.client().steal(steal).await.unwrap().len(), 1);

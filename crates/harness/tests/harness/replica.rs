@@ -25,7 +25,8 @@ fn a_zombie_starts_no_tool_and_writes_nothing() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         // While its model call is under way another replica takes over.
         let me = ReplicaId::new(bench.env.wall(), &bench.env.generator);
-        let beat = Heartbeat { replica: me, address: None, lease_ttl_ms: 60_000, draining: false };
+        let beat =
+            Heartbeat { replica: me, address: None, lease_ttl_ms: 60_000, draining: false, health: vec![] };
         bench.client().heartbeat(beat).await.unwrap();
         let steal = Steal { me, dead: vec![zombie.harness.replica()], limit: 10 };
         assert_eq!(bench.client().steal(steal).await.unwrap().len(), 1);

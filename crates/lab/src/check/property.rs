@@ -10,7 +10,7 @@ use evenkeel_core::run::{Run, RunState};
 use serde::Serialize;
 
 use super::{Entry, History, thread, wire};
-use crate::task::{self, Conversation, Facts, Item, SolverCall, Verdict};
+use crate::task::{self, Conversation, Facts, Item, Solver, SolverCall, Verdict};
 
 /// A property that does not hold at one place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -349,10 +349,12 @@ fn transcript_is_the_scripts(task: &TaskView<'_>) -> Vec<Violation> {
     else {
         return Vec::new();
     };
-    let calls = task.messages().into_iter().flat_map(|message| message.tool_calls());
+    let messages = task.messages();
+    let looks = messages.first().map_or(0, |message| Solver::looks(&message.joined_text()));
+    let calls = messages.into_iter().flat_map(|message| message.tool_calls());
     let calls: Vec<SolverCall> =
         calls.map(|call| SolverCall { name: call.name.clone(), args: call.args.clone() }).collect();
-    let wanted: Vec<SolverCall> = script.calls().collect();
+    let wanted: Vec<SolverCall> = script.calls(looks).collect();
     if calls == wanted {
         return Vec::new();
     }

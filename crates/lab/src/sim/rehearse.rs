@@ -95,7 +95,7 @@ impl Rehearsal {
 impl Part {
     async fn play(env: &Env, toolbox: &Toolbox, script: &'static Script, dir: &Path) -> anyhow::Result<Self> {
         let mut before = BTreeMap::new();
-        for call in script.calls() {
+        for call in script.calls(0) {
             if call.name == "bash" {
                 let command = call.args["command"].as_str().unwrap_or_default();
                 before.insert(command.to_owned(), files(script, dir)?);

@@ -1,12 +1,13 @@
 //! The tasks that ship with the lab: a small repository with a failing test each, and the moves of
 //! a solver. Files are embedded from `assets/tasks/<name>/`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::SolverCall;
 
@@ -16,7 +17,8 @@ pub enum Shape {
     /// About six seconds with the default model.
     #[serde(rename = "task-short")]
     Short,
-    /// About ninety seconds with the default model.
+    /// About ninety seconds with the default model: two looks around after every step, and more
+    /// words in each reply.
     #[serde(rename = "task-long")]
     Long,
     /// No task at all: turns of a chat, many threads and several turns on each.
@@ -30,8 +32,17 @@ impl Shape {
     pub fn tokens_per_reply(self) -> u32 {
         match self {
             Self::Short => 20,
-            Self::Long => 1_000,
+            Self::Long => 330,
             Self::Chat => 60,
+        }
+    }
+
+    /// Steps after each step of a task in which the solver only looks around.
+    #[must_use]
+    pub fn looks(self) -> usize {
+        match self {
+            Self::Long => 2,
+            Self::Short | Self::Chat => 0,
         }
     }
 }
@@ -154,8 +165,36 @@ impl Script {
     }
 
     /// The transcript of a run without any surprise: every call in order.
-    pub fn calls(&self) -> impl Iterator<Item = SolverCall> {
-        self.steps.iter().flat_map(|step| &step.calls).map(Move::call)
+    pub fn calls(&self, looks: usize) -> impl Iterator<Item = SolverCall> {
+        let steps = (1..=self.n_steps(looks)).filter_map(move |idx| self.step(idx, looks));
+        steps.flat_map(|step| step.calls.iter().map(Move::call).collect::<Vec<_>>())
+    }
+
+    /// Steps of a run with so many looks after each step but the last.
+    #[must_use]
+    pub fn n_steps(&self, looks: usize) -> usize {
+        self.steps.len() + self.steps.len().saturating_sub(1) * looks
+    }
+
+    /// One step of such a run, counted from 1.
+    #[must_use]
+    pub fn step(&self, step_idx: usize, looks: usize) -> Option<Cow<'_, Step>> {
+        let idx = step_idx.checked_sub(1).filter(|_| step_idx <= self.n_steps(looks))?;
+        match idx % (looks + 1) {
+            0 => self.steps.get(idx / (looks + 1)).map(Cow::Borrowed),
+            look => Some(Cow::Owned(self.look(idx / (looks + 1) + look))),
+        }
+    }
+
+    /// A step that changes nothing: one of the files again, or what there is.
+    fn look(&self, n: usize) -> Step {
+        let files: Vec<&&str> = self.files.keys().collect();
+        let (tool, args) = match files.get(n % (files.len() + 1)) {
+            Some(file) => ("read_file", json!({ "path": file })),
+            None => ("list_dir", json!({})),
+        };
+        let look = Move { tool: tool.to_owned(), args, expect: Vec::new(), may_fail: false, effect: None };
+        Step { say: "Before I go on I look again.".to_owned(), calls: vec![look] }
     }
 }
 

@@ -5,7 +5,7 @@
 //! resumes goes on where it was. Each answer carries a hash of the turns it was shown: the stored
 //! thread itself proves on which state a reply was computed.
 
-use super::script::{Move, Script, Shape, all};
+use super::script::{Move, Script, Shape, Step, all};
 use super::{Conversation, Item, Reply, SolverCall, chat};
 use crate::provider::Brain;
 use serde_json::json;
@@ -19,6 +19,7 @@ pub struct Solver;
 struct Tag {
     task: String,
     tokens: usize,
+    looks: usize,
 }
 
 /// Where the solver stands: after this step, with this many surprises since.
@@ -35,8 +36,14 @@ impl Solver {
     /// `n` makes each message of a load its own.
     #[must_use]
     pub fn ask(script: &Script, shape: Shape, n: usize) -> String {
-        let tokens = shape.tokens_per_reply();
-        format!("{}\n\n[lab task={} tokens={tokens} n={n}]", script.request, script.name)
+        let (tokens, looks) = (shape.tokens_per_reply(), shape.looks());
+        format!("{}\n\n[lab task={} tokens={tokens} looks={looks} n={n}]", script.request, script.name)
+    }
+
+    /// The looks after each step that a task's first message asks for; none if it is no task's.
+    #[must_use]
+    pub fn looks(first_message: &str) -> usize {
+        Tag::read(first_message).map_or(0, |tag| tag.looks)
     }
 }
 
@@ -51,29 +58,27 @@ impl Brain for Solver {
         };
         let place = Place::find(conversation);
         if conversation.tools.is_empty() {
-            return summary(script, place, conversation);
+            return summary(script, &tag, place, conversation);
         }
-        let surprise = surprise(script, place, conversation);
-        let reply = match (surprise, place) {
-            (None, place) if place.step >= script.steps.len() => done(place),
-            (None, place) => Some(next_step(script, place.step + 1, tag.tokens)),
-            (Some(what), place) => Some(off_script(place, &what)),
+        let surprise = surprise(script, &tag, place, conversation);
+        let mut reply = match (surprise, script.step(place.step + 1, tag.looks)) {
+            (Some(what), _) => off_script(place, &what),
+            (None, Some(step)) => next_step(&step, &tag, place.step + 1),
+            (None, None) => done(place),
         };
-        let mut reply = reply.unwrap_or_default();
         reply.text = format!("{} [seen {}]", reply.text, conversation.echo());
         reply
     }
 }
 
-fn done(place: Place) -> Option<Reply> {
+fn done(place: Place) -> Reply {
     let text = format!("Everything is done already. {}", place.marker());
-    Some(Reply { text, calls: Vec::new() })
+    Reply { text, calls: Vec::new() }
 }
 
-fn next_step(script: &Script, step_idx: usize, n_tokens: usize) -> Reply {
+fn next_step(step: &Step, tag: &Tag, step_idx: usize) -> Reply {
     let place = Place { step: step_idx, n_surprises: 0 };
-    let step = &script.steps[step_idx - 1];
-    let thought = thought(script.name, step_idx, n_tokens);
+    let thought = thought(&tag.task, step_idx, tag.tokens);
     Reply {
         text: format!("{thought}{} {}", step.say, place.marker()),
         calls: step.calls.iter().map(Move::call).collect(),
@@ -96,7 +101,7 @@ fn off_script(place: Place, what: &str) -> Reply {
 }
 
 /// What is not as expected in the results of the last step.
-fn surprise(script: &Script, place: Place, conversation: &Conversation) -> Option<String> {
+fn surprise(script: &Script, tag: &Tag, place: Place, conversation: &Conversation) -> Option<String> {
     if place.n_surprises > 0 {
         return Some("I looked closer, and it is still not as it should be.".to_owned());
     }
@@ -104,7 +109,7 @@ fn surprise(script: &Script, place: Place, conversation: &Conversation) -> Optio
         // A summary stands for everything, the last results too. Later steps still count effects.
         return None;
     }
-    let step = script.steps.get(place.step.checked_sub(1)?)?;
+    let step = script.step(place.step, tag.looks)?;
     if !conversation.items.iter().any(|item| matches!(item, Item::Assistant(_))) {
         // A summary took the last step along with its results; the next one shows whether its
         // effects are there.
@@ -154,12 +159,13 @@ fn echo(conversation: &Conversation) -> Reply {
     Reply { text: format!("You said: {start} [seen {}]", conversation.echo()), calls: Vec::new() }
 }
 
-fn summary(script: &Script, place: Place, conversation: &Conversation) -> Reply {
+fn summary(script: &Script, tag: &Tag, place: Place, conversation: &Conversation) -> Reply {
+    let last = script.step(place.step, tag.looks);
     let text = format!(
         "Summary of the work so far. Task: {} {} steps are done, the last one was: {} {} [seen {}]",
         script.about,
         place.step,
-        script.steps.get(place.step.saturating_sub(1)).map_or("none", |step| step.say.as_str()),
+        last.as_ref().map_or("none", |step| step.say.as_str()),
         place.marker(),
         conversation.echo(),
     );
@@ -188,16 +194,20 @@ fn thought(task: &str, step: usize, n_tokens: usize) -> String {
 
 impl Tag {
     fn find(conversation: &Conversation) -> Option<Self> {
-        let text = conversation.items.iter().find_map(|item| match item {
-            Item::User(text) if text.contains("[lab task=") => Some(text.as_str()),
+        conversation.items.iter().find_map(|item| match item {
+            Item::User(text) => Self::read(text),
             _ => None,
-        })?;
+        })
+    }
+
+    fn read(text: &str) -> Option<Self> {
         let (_, tag) = text.split_once("[lab task=")?;
         let (tag, _) = tag.split_once(']')?;
         let mut words = tag.split(' ');
         let task = words.next()?.to_owned();
         let tokens = words.next()?.strip_prefix("tokens=")?.parse().ok()?;
-        Some(Self { task, tokens })
+        let looks = words.next()?.strip_prefix("looks=")?.parse().ok()?;
+        Some(Self { task, tokens, looks })
     }
 }
 

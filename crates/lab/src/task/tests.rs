@@ -100,14 +100,23 @@ struct Played {
 
 /// Plays a task to its end. `meddle` may change what a call of a step (from 1) does.
 async fn play(verifier: &Verifier, script: &Script, double_step: Option<usize>) -> Played {
+    play_shaped(verifier, script, Shape::Short, double_step).await
+}
+
+async fn play_shaped(
+    verifier: &Verifier,
+    script: &Script,
+    shape: Shape,
+    double_step: Option<usize>,
+) -> Played {
     let dir = verifier.repository(script).await.unwrap();
     let mut conversation = Conversation {
-        items: vec![Item::User(Solver::ask(script, Shape::Short, 1))],
+        items: vec![Item::User(Solver::ask(script, shape, 1))],
         tools: vec!["bash".to_owned()],
         ..Conversation::default()
     };
     let mut finished = false;
-    for step_idx in 1..=12 {
+    for step_idx in 1..=script.n_steps(shape.looks()) + 4 {
         let reply = Solver.answer(&conversation);
         assert_eq!(Solver.answer(&conversation), reply, "the same conversation gives the same answer");
         conversation.items.push(Item::Assistant(reply.text));
@@ -161,12 +170,32 @@ async fn each_task_passes_its_tests_after_its_eight_steps() {
             _ => None,
         });
         let calls: Vec<SolverCall> = calls.collect();
-        assert_eq!(calls, script.calls().collect::<Vec<_>>(), "{}", script.name);
+        assert_eq!(calls, script.calls(0).collect::<Vec<_>>(), "{}", script.name);
         let facts = verifier.examine(script, &played.diff, "after").await.unwrap();
         assert!(facts.tests_pass, "{}: {}\n{}", script.name, facts.text, played.diff);
         assert_eq!(facts.effects, script.effects().collect::<Vec<_>>(), "{}", script.name);
         let verdict = Verdict::of(script, facts);
         assert!(verdict.doubled.is_empty() && verdict.missing.is_empty(), "{verdict:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_task_looks_around_after_each_step_and_ends_the_same() {
+    let (_root, verifier) = verifier();
+    for script in available().0 {
+        let played = play_shaped(&verifier, script, Shape::Long, None).await;
+        assert!(played.finished, "{} did not finish: {:?}", script.name, played.conversation.items.last());
+        assert!(!summary_of(&played).starts_with("Stopped"), "{}: {}", script.name, summary_of(&played));
+        let items = &played.conversation.items;
+        let calls = items.iter().filter_map(|item| match item {
+            Item::Call(call) => Some(call.clone()),
+            _ => None,
+        });
+        assert_eq!(calls.collect::<Vec<_>>(), script.calls(2).collect::<Vec<_>>(), "{}", script.name);
+        let n_replies = items.iter().filter(|item| matches!(item, Item::Assistant(_))).count();
+        assert_eq!(n_replies, 22, "{}", script.name);
+        let facts = verifier.examine(script, &played.diff, "long").await.unwrap();
+        assert_eq!(facts.effects, script.effects().collect::<Vec<_>>(), "{}", script.name);
     }
 }
 

@@ -3,6 +3,7 @@
 use evenkeel_core::control::breaker::Transition;
 use evenkeel_core::control::limiter::Claim;
 use evenkeel_core::message::Usage;
+use evenkeel_core::port::model::PeerHealth;
 use evenkeel_core::{Error, Mono};
 
 use super::Operation;
@@ -64,6 +65,8 @@ pub enum Event {
     PermitDropped(PermitKey),
     /// An operator acts on a lane.
     Operate(usize, Operation),
+    /// What the living peers last told.
+    Heard(Vec<PeerHealth>),
     /// Time has passed.
     Tick,
 }

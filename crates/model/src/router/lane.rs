@@ -10,6 +10,7 @@ use evenkeel_core::control::ramp::Ramp;
 use evenkeel_core::message::Usage;
 
 use super::event::{AttemptKey, CallKey, PermitKey};
+use super::peers::Heard;
 use super::plan::{LanePlan, Plan};
 use super::summary::Summary;
 use crate::classify::Hints;
@@ -97,6 +98,8 @@ pub(super) struct Lane {
     pub(super) prober: Option<Prober>,
     /// Complete answers in a row since the ramp began.
     pub(super) n_proven: u32,
+    /// What the other replicas say of it.
+    pub(super) heard: Heard,
     /// The last headers or content on any stream.
     pub(super) signed_at: Mono,
     /// When the last good time ended, for the ramp.
@@ -165,6 +168,7 @@ impl Lane {
             n_reserved: 0,
             prober: None,
             n_proven: 0,
+            heard: Heard::default(),
             signed_at: now,
             good_until: now,
             silence_check: None,

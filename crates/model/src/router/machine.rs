@@ -11,7 +11,7 @@
 //!
 //! Where to read on: `place` (which lane a call gets, and what happens when there is none),
 //! `race` (a second attempt beside a late one), `outcome` (what follows from a success or failure),
-//! `permits` (parked runs), `report` (the snapshot).
+//! `permits` (parked runs), `peers` (what other replicas find), `report` (the snapshot).
 //!
 //! What holds between events (checked in debug builds): a flight belongs to a running call and the
 //! other way round; a waiting call is in its route's queue and has a timer; reserved places equal
@@ -131,6 +131,7 @@ impl Machine {
             Event::PermitTaken(permit) => self.renew_permit(now, permit),
             Event::PermitDropped(permit) => self.return_permit(now, permit),
             Event::Operate(lane, operation) => self.operate(now, lane, operation),
+            Event::Heard(peers) => self.heard(now, &peers),
             Event::Tick => self.tick(now, generator),
         }
         // Most events of a busy router are content; they free nothing.
@@ -274,7 +275,7 @@ impl Machine {
                 let lane = &mut self.lanes[lane_idx];
                 lane.disabled = None;
                 lane.throttled_until = None;
-                let transition = lane.breaker.probe_now(now);
+                let transition = lane.breaker.probe_now(now, Reason::Operator);
                 self.changed(now, lane_idx, transition, now);
             }
         }

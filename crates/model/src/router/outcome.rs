@@ -290,7 +290,7 @@ impl Machine {
         let domain = self.plan.lanes[lane_idx].domain.clone();
         for idx in 0..self.lanes.len() {
             if idx != lane_idx && self.plan.lanes[idx].domain == domain {
-                let transition = self.lanes[idx].breaker.suspect(now);
+                let transition = self.lanes[idx].breaker.suspect(now, Reason::Sibling);
                 self.changed(now, idx, transition, now);
             }
         }

@@ -12,7 +12,8 @@ use std::time::Duration;
 use evenkeel_core::control::limiter::Claim;
 use evenkeel_core::message::Block;
 use evenkeel_core::port::model::{
-    Model, ModelOutcome, ModelReply, ModelRequest, Permit, PermitToken, Progress, RouteFacts,
+    Health, Model, ModelOutcome, ModelReply, ModelRequest, PeerHealth, Permit, PermitToken, Progress,
+    RouteFacts,
 };
 use evenkeel_core::run::Attempt;
 use evenkeel_core::{Code, Error, Mono};
@@ -150,6 +151,14 @@ impl Model for Router {
         if let Some(idx) = self.shared.plan.route_idx(route) {
             self.shared.handle(Event::Parked(idx, n_parked));
         }
+    }
+
+    fn health(&self) -> Vec<Health> {
+        self.shared.lock().machine.health(self.shared.env.mono())
+    }
+
+    fn heard(&self, peers: Vec<PeerHealth>) {
+        self.shared.handle(Event::Heard(peers));
     }
 
     fn next_permit(&self) -> BoxFuture<'_, Permit> {

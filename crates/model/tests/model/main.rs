@@ -15,6 +15,7 @@ mod moves;
 mod outage;
 mod parks;
 mod race;
+mod replicas;
 mod scripted;
 mod simulation;
 mod streams;

@@ -171,7 +171,8 @@ impl World {
     /// An edge over a store that has a past: another process, or this one after a restart.
     pub(crate) async fn over(env: Env, config: Config, store: StoreClient) -> Self {
         let replica = ReplicaId::new(env.wall(), &env.generator);
-        let beat = Heartbeat { replica, address: None, lease_ttl_ms: 600_000, draining: false };
+        let beat =
+            Heartbeat { replica, address: None, lease_ttl_ms: 600_000, draining: false, health: vec![] };
         store.heartbeat(beat).await.unwrap();
         let (send, claims) = mpsc::channel(64);
         let dispatch =

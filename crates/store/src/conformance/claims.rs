@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_core::id::{ReplicaId, RunId};
+use evenkeel_core::port::model::Health;
 use evenkeel_core::port::store::{Admit, Claim, Heartbeat, Held, Park, Steal, TurnCommitted, Wake, Written};
 use evenkeel_core::run::{Class, RunSpec, RunState, WaitReason};
 
@@ -247,16 +248,19 @@ async fn a_lapsed_replica_is_told(stage: Stage) {
 
 async fn peers_are_seen(stage: Stage) {
     let (me, other) = (stage.replica().await, stage.replica().await);
+    let health =
+        vec![Health { deployment: "large \u{201c}main\u{201d}".to_owned(), cut: true, probes: false }];
     let beat = Heartbeat {
         replica: other,
         address: Some("10.0.0.2:7070".to_owned()),
         lease_ttl_ms: 100,
         draining: true,
+        health: health.clone(),
     };
     good(stage.store.heartbeat(beat).await);
     let peer = stage.beat(me).await.peers.remove(0);
     assert_eq!((peer.replica, peer.address.as_deref()), (other, Some("10.0.0.2:7070")));
-    assert_eq!((peer.lapsed, peer.draining), (false, true));
+    assert_eq!((peer.lapsed, peer.draining, peer.health), (false, true, health));
     stage.clock.advance(Duration::from_millis(101));
     assert!(stage.beat(me).await.peers.remove(0).lapsed);
 }

@@ -91,7 +91,8 @@ impl Stage {
 
     /// Renews a replica's lease.
     pub async fn beat(&self, replica: ReplicaId) -> Beat {
-        let beat = Heartbeat { replica, address: None, lease_ttl_ms: LEASE_TTL_MS, draining: false };
+        let beat =
+            Heartbeat { replica, address: None, lease_ttl_ms: LEASE_TTL_MS, draining: false, health: vec![] };
         good(self.store.heartbeat(beat).await)
     }
 

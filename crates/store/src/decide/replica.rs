@@ -6,6 +6,7 @@ use evenkeel_core::port::store::{Beat, Heartbeat};
 use evenkeel_core::run::RunState;
 
 use super::Context;
+use crate::record::Lease;
 use crate::rows::Rowed;
 
 /// Renews the lease. A replica whose lease had lapsed is told so and gets a new one: what it held
@@ -16,7 +17,12 @@ pub(super) fn heartbeat(ctx: &mut Context<'_>, request: &Heartbeat) -> Rowed<Bea
         cancels.push(ctx.rows.run_of(run_n)?.id);
     }
     let now = ctx.now.mono;
-    let until = now.after(Duration::from_millis(request.lease_ttl_ms));
-    let held = ctx.replicas.beat(request.replica, request.address.clone(), request.draining, until, now);
+    let lease = Lease {
+        until: now.after(Duration::from_millis(request.lease_ttl_ms)),
+        address: request.address.clone(),
+        draining: request.draining,
+        health: request.health.clone(),
+    };
+    let held = ctx.replicas.beat(request.replica, lease, now);
     Ok(Beat { held, cancels, peers: ctx.replicas.peers(request.replica, now) })
 }

@@ -25,7 +25,7 @@ pub enum LeaseClock {
 /// All leases, with the database's clock in milliseconds in each row; at least one row.
 pub(super) fn load() -> Statement {
     Statement::new(
-        "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, r.id, r.until, r.address, r.draining \
+        "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, r.id, r.until, r.address, r.draining, r.health \
          FROM (VALUES (1)) one LEFT JOIN evenkeel.replicas r ON true",
     )
 }
@@ -37,8 +37,13 @@ pub(super) fn loaded(rows: &[Row]) -> Rowed<(Replicas, Mono)> {
     for row in rows {
         now = Some(Mono(uint_at(row, 0)?));
         if let Some(id) = get::<Option<uuid::Uuid>>(row, 1)? {
-            let lease =
-                Lease { until: Mono(uint_at(row, 2)?), address: get(row, 3)?, draining: get(row, 4)? };
+            let lease = Lease {
+                until: Mono(uint_at(row, 2)?),
+                address: get(row, 3)?,
+                draining: get(row, 4)?,
+                // What a newer version says in other words is not known, which is no harm.
+                health: serde_json::from_str(&get::<String>(row, 5)?).unwrap_or_default(),
+            };
             replicas.put(ReplicaId(id), lease);
         }
     }
@@ -64,14 +69,15 @@ pub(super) fn store(beat: &Heartbeat, replicas: &Replicas, now: Mono) -> Rowed<[
     let lease = replicas.get(beat.replica);
     let lease = lease.ok_or_else(|| Fault::Misused("a heartbeat left no lease".to_owned()))?;
     let put = Statement::new(
-        "INSERT INTO evenkeel.replicas (id, until, address, draining) VALUES ($1, $2, $3, $4) \
+        "INSERT INTO evenkeel.replicas (id, until, address, draining, health) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (id) DO UPDATE SET until = excluded.until, address = excluded.address, \
-         draining = excluded.draining",
+         draining = excluded.draining, health = excluded.health",
     )
     .with(beat.replica.0, Type::UUID)
     .with(int(lease.until.0), Type::INT8)
     .with(lease.address.clone(), Type::TEXT)
-    .with(lease.draining, Type::BOOL);
+    .with(lease.draining, Type::BOOL)
+    .with(serde_json::to_string(&lease.health).unwrap_or_default(), Type::TEXT);
     let forget = Statement::new("DELETE FROM evenkeel.replicas WHERE until < $1")
         .with(int(now.0.saturating_sub(crate::record::FORGET_AFTER_MS)), Type::INT8);
     Ok([put, forget])

@@ -10,7 +10,10 @@ use super::connect::Line;
 use super::fault::{Trouble, refused};
 use super::statement::{Statement, get};
 
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/postgres/0001_first.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../migrations/postgres/0001_first.sql"),
+    include_str!("../migrations/postgres/0002_health.sql"),
+];
 
 /// "EVKL", the number of our lock.
 const LOCK: i64 = 0x4556_4b4c;

@@ -276,6 +276,7 @@ impl Pair {
                 address: None,
                 lease_ttl_ms: 4_000,
                 draining: false,
+                health: vec![],
             }),
             Action::Leave { replica } => Op::Leave(self.replicas[*replica]),
             Action::Advance { .. } => return None,

@@ -103,7 +103,7 @@ fn three_refused_connections_in_a_second_open_it() {
 #[test]
 fn a_warned_sibling_opens_at_its_first_refused_connection() {
     let mut bench = Bench::new();
-    assert_eq!(bench.breaker.suspect(Mono(0)).map(|t| t.reason), Some(Reason::Sibling));
+    assert_eq!(bench.breaker.suspect(Mono(0), Reason::Sibling).map(|t| t.reason), Some(Reason::Sibling));
     assert_eq!(bench.fail(10, REFUSED), Some(Reason::Connect));
 }
 
@@ -195,6 +195,7 @@ enum Event {
     Content(usize),
     Silence,
     Suspect,
+    Defer(u16),
     Probe,
     Return,
     Ramped,
@@ -208,6 +209,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => any::<usize>().prop_map(Event::Content),
         1 => Just(Event::Silence),
         1 => Just(Event::Suspect),
+        1 => (0u16..3_000).prop_map(Event::Defer),
         2 => Just(Event::Probe),
         1 => Just(Event::Return),
         1 => Just(Event::Ramped),
@@ -254,7 +256,8 @@ proptest! {
                     };
                 },
                 Event::Silence => { breaker.silent(at, Mono(now.saturating_sub(3_000)), &generator); },
-                Event::Suspect => { breaker.suspect(at); },
+                Event::Suspect => { breaker.suspect(at, Reason::Peer); },
+                Event::Defer(ms) => breaker.defer(at.after(Duration::from_millis(ms.into()))),
                 Event::Ramped => { breaker.ramped(at); },
                 Event::Trip => { breaker.trip(at, Reason::Dead, &generator); },
             }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ReplicaId, RunId};
+use crate::port::model::Health;
 
 /// Renews a replica's lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -15,6 +16,8 @@ pub struct Heartbeat {
     pub lease_ttl_ms: u64,
     /// It admits nothing new.
     pub draining: bool,
+    /// How it finds the model deployments, for its peers.
+    pub health: Vec<Health>,
 }
 
 /// A replica as its peers see it.
@@ -28,6 +31,8 @@ pub struct Peer {
     pub lapsed: bool,
     /// Whether it drains.
     pub draining: bool,
+    /// How it finds the model deployments.
+    pub health: Vec<Health>,
 }
 
 /// What a replica learns with its heartbeat.

@@ -128,7 +128,13 @@ async fn leases_lapse_by_the_clock_of_the_database() {
     let stage = Stage::new(stores[0].0.clone(), env.clone(), clock);
     let (owner, heir) =
         (ReplicaId::new(env.wall(), &env.generator), ReplicaId::new(env.wall(), &env.generator));
-    let beat = |replica, lease_ttl_ms| Heartbeat { replica, address: None, lease_ttl_ms, draining: false };
+    let beat = |replica, lease_ttl_ms| Heartbeat {
+        replica,
+        address: None,
+        lease_ttl_ms,
+        draining: false,
+        health: vec![],
+    };
     assert!(stores[0].heartbeat(beat(owner, 700)).await.unwrap().held);
     assert!(stores[1].heartbeat(beat(heir, 60_000)).await.unwrap().held);
     let claim = stage.begin(stage.new_thread(), "work", owner).await;
