@@ -20,6 +20,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::Serialize;
 
+pub(crate) use history::CLIENT_LEFT;
 pub use history::{Entry, History, Recorder};
 pub use property::Violation;
 pub use tally::{Counts, Tally, TaskEnd};

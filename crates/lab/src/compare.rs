@@ -20,7 +20,7 @@ pub struct Row {
 }
 
 /// The figures in the order in which they are shown, by their place in the result.
-const FIGURES: [&str; 24] = [
+const FIGURES: [&str; 25] = [
     "/scenario",
     "/mode",
     "/seed",
@@ -44,6 +44,7 @@ const FIGURES: [&str; 24] = [
     "/counts/parked",
     "/counts/retried_calls",
     "/counts/calls_while_down",
+    "/counts/broken_requests",
     "/pass",
 ];
 

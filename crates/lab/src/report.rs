@@ -231,6 +231,11 @@ fn goals(
     goals.extend(
         calls.map(|limit| at_most("calls_while_down_max", limit as f64, counts.calls_while_down as f64)),
     );
+    goals.extend(
+        wanted
+            .broken_requests_max
+            .map(|limit| at_most("broken_requests_max", limit as f64, counts.broken_requests as f64)),
+    );
     goals
         .extend(wanted.resumed_min.map(|limit| at_least("resumed_min", limit as f64, counts.resumed as f64)));
     goals.extend(wanted.fenced_min.map(|limit| at_least("fenced_min", limit as f64, counts.fenced as f64)));

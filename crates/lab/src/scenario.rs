@@ -119,6 +119,9 @@ pub struct Goals {
     /// Calls to a provider while it was down.
     #[serde(default)]
     pub calls_while_down_max: Option<u64>,
+    /// Requests of clients without a good answer at most.
+    #[serde(default)]
+    pub broken_requests_max: Option<u64>,
     /// Claims after a crash at least: a kill that hit nothing proves nothing.
     #[serde(default)]
     pub resumed_min: Option<u64>,

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::task::Facts;
 use crate::task::chat::CHAT;
 
+/// Why a request has no answer when its client went away before one could come.
+pub(crate) const CLIENT_LEFT: &str = "The client left.";
+
 /// One line. `t` is in milliseconds since the load began; `task` numbers the tasks of the load, or the
 /// turns of a chat, from 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::property::TaskView;
 use super::turn::{ThreadView, TurnView};
-use super::{Entry, History, Violation};
+use super::{CLIENT_LEFT, Entry, History, Violation};
 use crate::task::chat::CHAT;
 
 /// Tasks and events, counted.
@@ -38,6 +38,8 @@ pub struct Counts {
     pub retried_calls: u64,
     /// Calls to providers while they were down.
     pub calls_while_down: u64,
+    /// Requests of clients that got no good answer and were sent again.
+    pub broken_requests: u64,
 }
 
 /// How one task ended.
@@ -185,6 +187,7 @@ impl Tally {
             match entry {
                 Entry::Provider { calls_while_down, .. } => self.counts.calls_while_down += calls_while_down,
                 Entry::Fenced { n } => self.counts.fenced += n,
+                Entry::Info { why, .. } => self.counts.broken_requests += u64::from(why != CLIENT_LEFT),
                 _ => {}
             }
         }

@@ -517,3 +517,12 @@ fn resumes_parks_and_retries_are_counted() {
     assert_eq!(checked.violations, []);
     assert_eq!((checked.counts.resumed, checked.counts.parked, checked.counts.retried_calls), (1, 1, 1));
 }
+
+#[test]
+fn requests_that_broke_are_counted_and_clients_that_left_are_not() {
+    let mut history = good().history();
+    for why in ["503: draining", super::CLIENT_LEFT, "the stream broke"] {
+        history.entries.push(Entry::Info { task: 0, why: why.to_owned(), t: 5 });
+    }
+    assert_eq!(super::history(&history).counts.broken_requests, 2);
+}

@@ -107,7 +107,7 @@ pub fn table(report: &Report) -> String {
         text,
         "\n  {} submitted, {} accepted, {} completed, {} failed, {} expired, {} lost, {} doubled\n  \
          {unit} time: median {:.1} s, p95 {:.1} s, p99 {:.1} s, max {:.1} s\n  \
-         {} resumed, {} parked, {} attempts without an answer, {} calls to a provider that was down, {} writes fenced",
+         {} resumed, {} parked, {} attempts without an answer, {} calls to a provider that was down, {} writes fenced, {} requests asked again",
         counts.submitted,
         counts.accepted,
         counts.completed,
@@ -124,6 +124,7 @@ pub fn table(report: &Report) -> String {
         counts.retried_calls,
         counts.calls_while_down,
         counts.fenced,
+        counts.broken_requests,
     );
     for end in report.ends.iter().filter(|end| !end.ok).take(5) {
         let _ = writeln!(text, "  {unit} {} ({}) did not succeed: {}", end.task, end.script, end.why);
@@ -171,6 +172,7 @@ pub(crate) fn words(name: &str, unit: &str) -> String {
         "resumed_min" => "resumed after a kill".to_owned(),
         "parked_min" => "runs parked".to_owned(),
         "fenced_min" => "writes fenced".to_owned(),
+        "broken_requests_max" => "requests that failed".to_owned(),
         other => other.to_owned(),
     }
 }

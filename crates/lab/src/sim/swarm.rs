@@ -56,6 +56,7 @@ pub(crate) fn draw(seed: u64) -> Scenario {
             resumed_min: None,
             parked_min: None,
             fenced_min: None,
+            broken_requests_max: None,
         },
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::plan::Planned;
-use crate::check::{Entry, Recorder};
+use crate::check::{CLIENT_LEFT, Entry, Recorder};
 use crate::scenario::{Chat, Door};
 use crate::task::chat;
 
@@ -112,7 +112,7 @@ impl Client {
                 None => self.once(&mut known).await,
                 Some(after) => match timeout(after, self.once(&mut known)).await {
                     Ok(answer) => answer,
-                    Err(_) => Err(Trouble::Unknown("The client left.".to_owned(), AWAY)),
+                    Err(_) => Err(Trouble::Unknown(CLIENT_LEFT.to_owned(), AWAY)),
                 },
             };
             match answer {
