@@ -197,7 +197,7 @@ impl Lane {
         let n_fenced = self.n_fenced;
         match self.line.send_one(write.statement).await {
             Ok(rows) => {
-                let ok: BTreeSet<i32> = rows.iter().filter_map(|row| get(row, 0).ok()).collect();
+                let ok = rows.first().and_then(|row| get::<Vec<i32>>(row, 0).ok()).unwrap_or_default();
                 self.n_fenced_stored = n_fenced;
                 self.recorder.n_writes.add(1);
                 let fates = |group: i32| if ok.contains(&group) { Fate::Happened } else { Fate::Not };
@@ -421,7 +421,7 @@ impl Lane {
             return;
         }
         let n = self.n_fenced;
-        let statement = Statement::new(write::fenced_sql("$1", "$2"))
+        let statement = Statement::new(format!("SELECT {}", write::fenced_call("$1", "$2")))
             .with(self.writer, Type::UUID)
             .with(int(n), Type::INT8);
         match self.line.send_one(statement).await {

@@ -1,7 +1,8 @@
 //! Loading: all needs of a batch in one round trip.
 //!
 //! The statements are sent together and run in order, threads first: what hangs on a thread is read
-//! with it or after it, never before.
+//! with it or after it, never before. Those of the hot path call functions of the schema
+//! (`0004_reads.sql`), whose plans the server keeps.
 
 use std::sync::Arc;
 
@@ -107,33 +108,17 @@ fn once<T: Ord>(mut needs: Vec<T>, of: impl Fn(Vec<T>) -> Asked) -> Option<Asked
 
 fn statement(asked: &Asked) -> Statement {
     match asked {
-        Asked::Threads(ids) => Statement::new(
-            "SELECT q.ord, own.rev, own.places, own.row, \
-             EXISTS (SELECT 1 FROM evenkeel.threads x WHERE x.id = q.id) \
-             FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY q(id, tenant, ord) \
-             LEFT JOIN evenkeel.threads own ON own.id = q.id AND own.tenant = q.tenant",
-        )
-        .with(uuids(ids.iter().map(|(_, id)| id.0)), Type::UUID_ARRAY)
-        .with(texts(ids.iter().map(|(tenant, _)| tenant.as_str())), Type::TEXT_ARRAY),
-        Asked::Open(ids) => Statement::new(format!(
-            "SELECT {RUN} FROM unnest($1::uuid[]) q(thread) CROSS JOIN LATERAL \
-             (SELECT o.run FROM evenkeel.open_runs o WHERE o.thread = q.thread OFFSET 0) o CROSS JOIN LATERAL \
-             (SELECT * FROM evenkeel.runs r WHERE r.id = o.run OFFSET 0) r {RUN_JOINS}"
-        ))
-        .with(uuids(ids.iter().map(|id| id.0)), Type::UUID_ARRAY),
+        Asked::Threads(ids) => Statement::new("SELECT * FROM evenkeel.read_threads($1::uuid[], $2::text[])")
+            .with(uuids(ids.iter().map(|(_, id)| id.0)), Type::UUID_ARRAY)
+            .with(texts(ids.iter().map(|(tenant, _)| tenant.as_str())), Type::TEXT_ARRAY),
+        Asked::Open(ids) => Statement::new("SELECT * FROM evenkeel.read_open($1::uuid[])")
+            .with(uuids(ids.iter().map(|id| id.0)), Type::UUID_ARRAY),
         Asked::Runs(ids) => {
             let tenants: Vec<Option<String>> =
                 ids.iter().map(|(tenant, _)| tenant.as_ref().map(|tenant| tenant.0.clone())).collect();
-            Statement::new(format!(
-                "SELECT {RUN}, t.rev, t.places, t.row, q.ord, \
-                 EXISTS (SELECT 1 FROM evenkeel.runs x WHERE x.id = q.id) \
-                 OR EXISTS (SELECT 1 FROM evenkeel.writers x WHERE x.id = q.id) \
-                 FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY q(id, tenant, ord) \
-                 LEFT JOIN evenkeel.runs r ON r.id = q.id AND (q.tenant IS NULL OR r.tenant = q.tenant) \
-                 LEFT JOIN evenkeel.threads t ON t.id = r.thread {RUN_JOINS}"
-            ))
-            .with(uuids(ids.iter().map(|(_, id)| id.0)), Type::UUID_ARRAY)
-            .with(tenants, Type::TEXT_ARRAY)
+            Statement::new("SELECT * FROM evenkeel.read_runs($1::uuid[], $2::text[])")
+                .with(uuids(ids.iter().map(|(_, id)| id.0)), Type::UUID_ARRAY)
+                .with(tenants, Type::TEXT_ARRAY)
         }
         Asked::Metadata(ids) => Statement::new(
             "SELECT m.thread, m.body, b.size, b.packed, b.bytes FROM evenkeel.thread_metadata m \
@@ -144,32 +129,23 @@ fn statement(asked: &Asked) -> Statement {
             Statement::new("SELECT run, effect, intended, settled FROM evenkeel.effects WHERE run = ANY($1)")
                 .with(uuids(ids.iter().map(|id| id.0)), Type::UUID_ARRAY)
         }
-        Asked::Keys(names) => Statement::new(
-            "SELECT q.ord, k.run FROM unnest($1::text[], $2::uuid[], $3::bytea[]) WITH ORDINALITY \
-             q(tenant, scope, key, ord) JOIN evenkeel.idempotency_keys k \
-             ON k.tenant = q.tenant AND k.scope = q.scope AND k.key = q.key",
-        )
-        .with(texts(names.iter().map(|name| name.tenant.as_str())), Type::TEXT_ARRAY)
-        .with(uuids(names.iter().map(|name| scope(name.scope))), Type::UUID_ARRAY)
-        .with(names.iter().map(|name| name.key.clone()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
-        Asked::Messages(names) => Statement::new(
-            "SELECT q.ord, m.run FROM unnest($1::uuid[], $2::bytea[]) WITH ORDINALITY \
-             q(thread, message, ord) JOIN evenkeel.accepted_messages m \
-             ON m.thread = q.thread AND m.message = q.message",
-        )
-        .with(uuids(names.iter().map(|(thread, _)| thread.0)), Type::UUID_ARRAY)
-        .with(names.iter().map(|(_, word)| word.clone()).collect::<Vec<_>>(), Type::BYTEA_ARRAY),
-        // Page by page: a plan for all pages together may read the whole log.
-        Asked::Events(pages) => Statement::new(
-            "SELECT q.ord, e.* FROM unnest($1::uuid[], $2::int8[], $3::int8[]) WITH ORDINALITY \
-             q(thread, after, n, ord) CROSS JOIN LATERAL (\
-             SELECT e.thread, e.seq, e.run, e.step, e.at, e.body, b.size, b.packed, b.bytes \
-             FROM evenkeel.events e LEFT JOIN LATERAL (SELECT * FROM evenkeel.blobs b WHERE b.id = e.blob \
-             OFFSET 0) b ON true WHERE e.thread = q.thread AND e.seq > q.after ORDER BY e.seq LIMIT q.n) e",
-        )
-        .with(uuids(pages.iter().map(|(thread, ..)| thread.0)), Type::UUID_ARRAY)
-        .with(pages.iter().map(|(_, after, _)| int(*after)).collect::<Vec<_>>(), Type::INT8_ARRAY)
-        .with(pages.iter().map(|(.., n)| i64::from(*n)).collect::<Vec<_>>(), Type::INT8_ARRAY),
+        Asked::Keys(names) => {
+            Statement::new("SELECT * FROM evenkeel.read_keys($1::text[], $2::uuid[], $3::bytea[])")
+                .with(texts(names.iter().map(|name| name.tenant.as_str())), Type::TEXT_ARRAY)
+                .with(uuids(names.iter().map(|name| scope(name.scope))), Type::UUID_ARRAY)
+                .with(names.iter().map(|name| name.key.clone()).collect::<Vec<_>>(), Type::BYTEA_ARRAY)
+        }
+        Asked::Messages(names) => {
+            Statement::new("SELECT * FROM evenkeel.read_messages($1::uuid[], $2::bytea[])")
+                .with(uuids(names.iter().map(|(thread, _)| thread.0)), Type::UUID_ARRAY)
+                .with(names.iter().map(|(_, word)| word.clone()).collect::<Vec<_>>(), Type::BYTEA_ARRAY)
+        }
+        Asked::Events(pages) => {
+            Statement::new("SELECT * FROM evenkeel.read_events($1::uuid[], $2::int8[], $3::int8[])")
+                .with(uuids(pages.iter().map(|(thread, ..)| thread.0)), Type::UUID_ARRAY)
+                .with(pages.iter().map(|(_, after, _)| int(*after)).collect::<Vec<_>>(), Type::INT8_ARRAY)
+                .with(pages.iter().map(|(.., n)| i64::from(*n)).collect::<Vec<_>>(), Type::INT8_ARRAY)
+        }
         Asked::Other(need) => question(need),
     }
 }

@@ -10,9 +10,11 @@ use super::connect::Line;
 use super::fault::{Trouble, refused};
 use super::statement::{Statement, get};
 
-const MIGRATIONS: [&str; 2] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../migrations/postgres/0001_first.sql"),
     include_str!("../migrations/postgres/0002_health.sql"),
+    include_str!("../migrations/postgres/0003_writes.sql"),
+    include_str!("../migrations/postgres/0004_reads.sql"),
 ];
 
 /// "EVKL", the number of our lock.

@@ -4,6 +4,11 @@
 //! whose `rev` is what the decisions were made on and of which nothing exists that was taken to be
 //! missing, writes only these, and returns them. No lock is held across a round trip, and two
 //! batches never wait for each other in a circle.
+//!
+//! Each part of it is a function of the schema (`0003_writes.sql`), called in the order in which the
+//! parts stand here: the server keeps the plans of functions, while parsing and planning all of it anew
+//! took half of the database's time. Functions need nothing of a connection that a pooler does not
+//! keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +63,8 @@ pub(super) fn write(
             checked.insert(*thread, (*group, rev));
         }
     }
-    let mut out = Builder { rows, group_of, statement: Statement::default(), parts: Vec::new(), batch };
+    let (statement, good, parts) = (Statement::default(), String::new(), Vec::new());
+    let mut out = Builder { rows, group_of, statement, good, parts, batch };
     out.check(&checked, footprints);
     out.threads()?;
     out.metadata();
@@ -71,9 +77,13 @@ pub(super) fn write(
     if let Some((writer, n)) = fenced {
         out.fenced(writer, n);
     }
-    let parts = out.parts.join(",\n");
     let mut statement = out.statement;
-    statement.sql = format!("WITH {parts}\nSELECT grp FROM ok");
+    statement.sql = format!("WITH ok AS MATERIALIZED (SELECT {} AS grps)\nSELECT ok.grps", out.good);
+    for part in out.parts {
+        statement.sql.push_str(",\n");
+        statement.sql.push_str(&part);
+    }
+    statement.sql.push_str("\nFROM ok");
     Ok(Some(Write { statement, checked }))
 }
 
@@ -90,6 +100,9 @@ struct Builder<'a, 'b> {
     rows: &'a PgRows<'b>,
     group_of: BTreeMap<ThreadId, i32>,
     statement: Statement,
+    /// The call that says which groups are written.
+    good: String,
+    /// The calls that write, in order.
     parts: Vec<String>,
     batch: Uuid,
 }
@@ -203,18 +216,23 @@ impl Builder<'_, '_> {
         self.group_of.get(&thread).copied().unwrap_or(-1)
     }
 
-    /// Adds a part that reads a table of values named `u`; `{u}` in the text is where it stands.
-    fn part(&mut self, name: &str, table: Table, columns: &str, sql: &str) {
+    /// A call of a function with the groups and columns of a table, behind what else it takes.
+    fn call(&mut self, name: &str, first: &[String], table: Table) -> Option<String> {
         if table.is_empty() {
-            return;
+            return None;
         }
-        let groups = self.statement.bind(table.groups, Type::INT4_ARRAY);
-        let mut arrays = vec![format!("{groups}::int4[]")];
+        let mut arguments = first.to_vec();
+        arguments.push(format!("{}::int4[]", self.statement.bind(table.groups, Type::INT4_ARRAY)));
         for column in table.columns {
-            arrays.push(column.bind(&mut self.statement));
+            arguments.push(column.bind(&mut self.statement));
         }
-        let values = format!("unnest({}) WITH ORDINALITY u(grp, {columns}, ord)", arrays.join(", "));
-        self.parts.push(format!("{name} AS ({})", sql.replace("{u}", &values)));
+        Some(format!("evenkeel.write_{name}({})", arguments.join(", ")))
+    }
+
+    /// Adds a part that writes the rows of a table whose groups are good.
+    fn part(&mut self, name: &str, table: Table) {
+        let call = self.call(name, &["ok.grps".to_owned()], table);
+        self.parts.extend(call);
     }
 
     /// Locks the threads and settles which groups are written.
@@ -225,23 +243,16 @@ impl Builder<'_, '_> {
         let ids = self.statement.bind(ids, Type::UUID_ARRAY);
         let groups = self.statement.bind(groups, Type::INT4_ARRAY);
         let revs = self.statement.bind(revs, Type::INT8_ARRAY);
-        self.parts.push(format!(
-            "checked AS (SELECT * FROM unnest({ids}::uuid[], {groups}::int4[], {revs}::int8[]) AS c(id, grp, rev))"
-        ));
-        self.parts.push(format!(
-            "locked AS MATERIALIZED (SELECT t.id, t.rev FROM evenkeel.threads t WHERE t.id = ANY({ids}) \
-             ORDER BY t.id FOR NO KEY UPDATE)"
-        ));
+        let check = format!("evenkeel.write_check({ids}::uuid[], {groups}::int4[], {revs}::int8[])");
         let known = self.known(footprints);
-        let except =
-            if known.is_empty() { String::new() } else { format!(" EXCEPT ({})", known.join(" UNION ALL ")) };
-        self.parts.push(format!(
-            "ok AS MATERIALIZED (SELECT c.grp FROM checked c LEFT JOIN locked l ON l.id = c.id GROUP BY c.grp \
-             HAVING bool_and(coalesce(l.rev, 0) = c.rev){except})"
-        ));
+        // The locks are taken first: arguments are evaluated in their order.
+        self.good = match known.is_empty() {
+            true => check,
+            false => format!("evenkeel.write_except({check}, {})", known.join(" || ")),
+        };
     }
 
-    /// Selects of the groups of which something exists that was taken to be missing.
+    /// Calls that find the groups of which something exists that was taken to be missing.
     fn known(&mut self, footprints: &[Footprint]) -> Vec<String> {
         let (mut keys, mut messages, mut runs) = (Table::default(), Table::default(), Table::default());
         for footprint in footprints.iter().filter(|of| !of.wrote.is_empty()) {
@@ -259,30 +270,8 @@ impl Builder<'_, '_> {
                 }
             }
         }
-        let n = self.parts.len();
-        self.part(
-            "known_keys",
-            keys,
-            "tenant, scope, key",
-            "SELECT u.grp FROM {u} JOIN evenkeel.idempotency_keys k \
-             ON k.tenant = u.tenant AND k.scope = u.scope AND k.key = u.key",
-        );
-        self.part(
-            "known_messages",
-            messages,
-            "thread, message",
-            "SELECT u.grp FROM {u} JOIN evenkeel.accepted_messages m \
-             ON m.thread = u.thread AND m.message = u.message",
-        );
-        self.part(
-            "known_runs",
-            runs,
-            "id",
-            "SELECT u.grp FROM {u} WHERE EXISTS (SELECT 1 FROM evenkeel.runs r WHERE r.id = u.id) \
-             OR EXISTS (SELECT 1 FROM evenkeel.writers w WHERE w.id = u.id)",
-        );
-        let names = self.parts.iter().skip(n).filter_map(|part| part.split(' ').next());
-        names.map(|name| format!("SELECT grp FROM {name}")).collect()
+        let calls = [("known_keys", keys), ("known_messages", messages), ("known_runs", runs)];
+        calls.into_iter().filter_map(|(name, table)| self.call(name, &[], table)).collect()
     }
 
     fn threads(&mut self) -> Rowed<()> {
@@ -309,26 +298,11 @@ impl Builder<'_, '_> {
             table.push(group, values);
         }
         let mark = self.statement.bind(self.batch, Type::UUID);
-        self.part(
-            "new_threads",
-            new,
-            "id, updated_at, rev, places, busy, newest_run, row, tenant, created_at",
-            &format!(
-                "INSERT INTO evenkeel.threads (id, tenant, created_at, updated_at, rev, mark, places, busy, \
-                 newest_run, row) SELECT u.id, u.tenant, u.created_at, u.updated_at, u.rev, {mark}::uuid, u.places, \
-                 u.busy, u.newest_run, u.row FROM {{u}} WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.id"
-            ),
-        );
-        self.part(
-            "old_threads",
-            old,
-            "id, updated_at, rev, places, busy, newest_run, row",
-            &format!(
-                "UPDATE evenkeel.threads t SET updated_at = u.updated_at, rev = u.rev, mark = {mark}::uuid, \
-                 places = u.places, busy = u.busy, newest_run = u.newest_run, row = u.row \
-                 FROM {{u}} WHERE t.id = u.id AND u.grp IN (SELECT grp FROM ok)"
-            ),
-        );
+        let first = ["ok.grps".to_owned(), format!("{mark}::uuid")];
+        for (name, table) in [("new_threads", new), ("old_threads", old)] {
+            let call = self.call(name, &first, table);
+            self.parts.extend(call);
+        }
         Ok(())
     }
 
@@ -338,14 +312,7 @@ impl Builder<'_, '_> {
             let [json, blob] = body(value);
             table.push(self.group(*thread), vec![id(thread.0), json, blob]);
         }
-        self.part(
-            "metadata",
-            table,
-            "thread, body, blob",
-            "INSERT INTO evenkeel.thread_metadata (thread, body, blob) SELECT u.thread, u.body, u.blob FROM {u} \
-             WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.thread \
-             ON CONFLICT (thread) DO UPDATE SET body = excluded.body, blob = excluded.blob",
-        );
+        self.part("metadata", table);
     }
 
     fn runs(&mut self) -> Rowed<()> {
@@ -378,35 +345,10 @@ impl Builder<'_, '_> {
                 old.push(group, now);
             }
         }
-        self.part(
-            "new_runs",
-            new,
-            "id, state, hidden, row, thread, tenant, place, outcome, outcome_blob",
-            "INSERT INTO evenkeel.runs (id, thread, tenant, place, state, hidden, row, outcome, outcome_blob) \
-             SELECT u.id, u.thread, u.tenant, u.place, u.state, u.hidden, u.row, u.outcome, u.outcome_blob \
-             FROM {u} WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.ord",
-        );
-        self.part(
-            "specs",
-            specs,
-            "run, body, blob",
-            "INSERT INTO evenkeel.run_specs (run, body, blob) SELECT u.run, u.body, u.blob FROM {u} \
-             WHERE u.grp IN (SELECT grp FROM ok)",
-        );
-        self.part(
-            "old_runs",
-            old,
-            "id, state, hidden, row",
-            "UPDATE evenkeel.runs r SET state = u.state, hidden = u.hidden, row = u.row FROM {u} \
-             WHERE r.id = u.id AND u.grp IN (SELECT grp FROM ok)",
-        );
-        self.part(
-            "ended_runs",
-            ended,
-            "id, state, hidden, row, outcome, outcome_blob",
-            "UPDATE evenkeel.runs r SET state = u.state, hidden = u.hidden, row = u.row, outcome = u.outcome, \
-             outcome_blob = u.outcome_blob FROM {u} WHERE r.id = u.id AND u.grp IN (SELECT grp FROM ok)",
-        );
+        self.part("new_runs", new);
+        self.part("specs", specs);
+        self.part("old_runs", old);
+        self.part("ended_runs", ended);
         Ok(())
     }
 
@@ -432,28 +374,9 @@ impl Builder<'_, '_> {
                 (false, false) => {}
             }
         }
-        self.part(
-            "new_open",
-            new,
-            "run, state, ready, not_before, owner, wait_on, wait_route, thread, class, deadline",
-            "INSERT INTO evenkeel.open_runs (run, thread, state, ready, not_before, owner, wait_on, wait_route, \
-             class, deadline) SELECT u.run, u.thread, u.state, u.ready, u.not_before, u.owner, u.wait_on, \
-             u.wait_route, u.class, u.deadline FROM {u} WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.ord",
-        );
-        self.part(
-            "old_open",
-            old,
-            "run, state, ready, not_before, owner, wait_on, wait_route",
-            "UPDATE evenkeel.open_runs o SET state = u.state, ready = u.ready, not_before = u.not_before, \
-             owner = u.owner, wait_on = u.wait_on, wait_route = u.wait_route FROM {u} \
-             WHERE o.run = u.run AND u.grp IN (SELECT grp FROM ok)",
-        );
-        self.part(
-            "no_longer_open",
-            gone,
-            "run",
-            "DELETE FROM evenkeel.open_runs o USING {u} WHERE o.run = u.run AND u.grp IN (SELECT grp FROM ok)",
-        );
+        self.part("new_open", new);
+        self.part("old_open", old);
+        self.part("no_longer_open", gone);
     }
 
     /// Whether a queue sees another run than is stored.
@@ -492,23 +415,8 @@ impl Builder<'_, '_> {
                 vec![id(run.0), bytes(word.clone()), Value::Int(intended), Value::Int(settled)],
             );
         }
-        self.part(
-            "new_events",
-            events,
-            "thread, seq, run, step, at, body, blob",
-            "INSERT INTO evenkeel.events (thread, seq, run, step, at, body, blob) \
-             SELECT u.thread, u.seq, u.run, u.step, u.at, u.body, u.blob FROM {u} \
-             WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.ord",
-        );
-        self.part(
-            "new_effects",
-            effects,
-            "run, effect, intended, settled",
-            "INSERT INTO evenkeel.effects (run, effect, intended, settled) \
-             SELECT u.run, u.effect, u.intended, u.settled FROM {u} WHERE u.grp IN (SELECT grp FROM ok) \
-             ORDER BY u.run, u.effect ON CONFLICT (run, effect) DO UPDATE SET \
-             intended = excluded.intended, settled = excluded.settled",
-        );
+        self.part("new_events", events);
+        self.part("new_effects", effects);
     }
 
     /// Keys, messages and authors: what must exist at most once.
@@ -533,30 +441,10 @@ impl Builder<'_, '_> {
         for (writer, thread) in &self.rows.changes.writers {
             writers.push(self.group(*thread), vec![id(writer.0), id(thread.0)]);
         }
-        self.part(
-            "new_keys",
-            keys,
-            "tenant, scope, key, thread, run, created_at",
-            "INSERT INTO evenkeel.idempotency_keys (tenant, scope, key, thread, run, created_at) \
-             SELECT u.tenant, u.scope, u.key, u.thread, u.run, u.created_at FROM {u} \
-             WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.tenant, u.scope, u.key",
-        );
+        self.part("new_keys", keys);
         // A message of a run that was taken over by another stays with the first.
-        self.part(
-            "new_messages",
-            messages,
-            "thread, message, run",
-            "INSERT INTO evenkeel.accepted_messages (thread, message, run) \
-             SELECT u.thread, u.message, u.run FROM {u} WHERE u.grp IN (SELECT grp FROM ok) \
-             ORDER BY u.thread, u.message ON CONFLICT DO NOTHING",
-        );
-        self.part(
-            "new_writers",
-            writers,
-            "id, thread",
-            "INSERT INTO evenkeel.writers (id, thread) SELECT u.id, u.thread FROM {u} \
-             WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.id",
-        );
+        self.part("new_messages", messages);
+        self.part("new_writers", writers);
     }
 
     /// Blobs are stored whether their group is written or not: they are named by what they hold.
@@ -577,77 +465,29 @@ impl Builder<'_, '_> {
         for (hash, thread) in &self.rows.changes.blob_names {
             names.push(self.group(*thread), vec![bytes(*hash), id(thread.0)]);
         }
-        self.part(
-            "new_blobs",
-            blobs,
-            "id, size, packed, bytes",
-            "INSERT INTO evenkeel.blobs (id, size, packed, touches, bytes) \
-             SELECT u.id, u.size, u.packed, 0, u.bytes FROM {u} ORDER BY u.id \
-             ON CONFLICT (id) DO UPDATE SET touches = blobs.touches + 1",
-        );
-        self.part(
-            "new_blob_names",
-            names,
-            "blob, thread",
-            "INSERT INTO evenkeel.blob_names (blob, thread) SELECT u.blob, u.thread FROM {u} \
-             WHERE u.grp IN (SELECT grp FROM ok) ORDER BY u.blob, u.thread ON CONFLICT DO NOTHING",
-        );
+        self.part("new_blobs", blobs);
+        self.part("new_blob_names", names);
     }
 
-    /// Threads with everything that hangs on them. A blob goes if only this thread names it in the
-    /// view of this statement and nobody has stored it again since: that raises `touches`, which
-    /// PostgreSQL looks at once more when it has waited for the row.
+    /// Threads with everything that hangs on them.
     fn deletions(&mut self) {
         let mut table = Table::default();
         for thread in &self.rows.changes.deleted {
             table.push(self.group(*thread), vec![id(thread.0)]);
         }
-        if table.is_empty() {
-            return;
-        }
-        self.part("gone", table, "id", "SELECT u.id FROM {u} WHERE u.grp IN (SELECT grp FROM ok)");
-        let runs = "SELECT r.id FROM evenkeel.runs r WHERE r.thread IN (SELECT id FROM gone)";
-        let parts = [
-            "lone AS MATERIALIZED (SELECT b.id, b.touches FROM evenkeel.blobs b WHERE b.id IN (SELECT n.blob FROM \
-             evenkeel.blob_names n WHERE n.thread IN (SELECT id FROM gone)) AND NOT EXISTS (SELECT 1 FROM \
-             evenkeel.blob_names o WHERE o.blob = b.id AND o.thread NOT IN (SELECT id FROM gone)))"
-                .to_owned(),
-            "gone_blobs AS (DELETE FROM evenkeel.blobs b USING lone l WHERE b.id = l.id AND b.touches = l.touches)"
-                .to_owned(),
-            "gone_names AS (DELETE FROM evenkeel.blob_names WHERE thread IN (SELECT id FROM gone))".to_owned(),
-            "gone_messages AS (DELETE FROM evenkeel.accepted_messages WHERE thread IN (SELECT id FROM gone))"
-                .to_owned(),
-            "gone_keys AS (DELETE FROM evenkeel.idempotency_keys k USING evenkeel.threads t, gone g \
-             WHERE t.id = g.id AND k.tenant = t.tenant AND k.scope = g.id)"
-                .to_owned(),
-            "gone_tenant_keys AS (DELETE FROM evenkeel.idempotency_keys WHERE \
-             scope = '00000000-0000-0000-0000-000000000000' AND thread IN (SELECT id FROM gone))"
-                .to_owned(),
-            format!("gone_effects AS (DELETE FROM evenkeel.effects WHERE run IN ({runs}))"),
-            format!("gone_specs AS (DELETE FROM evenkeel.run_specs WHERE run IN ({runs}))"),
-            "gone_events AS (DELETE FROM evenkeel.events WHERE thread IN (SELECT id FROM gone))".to_owned(),
-            "gone_open AS (DELETE FROM evenkeel.open_runs WHERE thread IN (SELECT id FROM gone))".to_owned(),
-            "gone_writers AS (DELETE FROM evenkeel.writers WHERE thread IN (SELECT id FROM gone))".to_owned(),
-            "gone_runs AS (DELETE FROM evenkeel.runs WHERE thread IN (SELECT id FROM gone))".to_owned(),
-            "gone_metadata AS (DELETE FROM evenkeel.thread_metadata WHERE thread IN (SELECT id FROM gone))".to_owned(),
-            "gone_threads AS (DELETE FROM evenkeel.threads WHERE id IN (SELECT id FROM gone))".to_owned(),
-        ];
-        self.parts.extend(parts);
+        self.part("deletions", table);
     }
 
     fn fenced(&mut self, writer: Uuid, n: u64) {
         let writer = self.statement.bind(writer, Type::UUID);
         let n = self.statement.bind(int(n), Type::INT8);
-        self.parts.push(format!("fenced_so_far AS ({})", fenced_sql(&writer, &n)));
+        self.parts.push(fenced_call(&writer, &n));
     }
 }
 
 /// Stores how many writes a counter has seen refused.
-pub(super) fn fenced_sql(writer: &str, n: &str) -> String {
-    format!(
-        "INSERT INTO evenkeel.fenced (writer, n) VALUES ({writer}::uuid, {n}::int8) \
-         ON CONFLICT (writer) DO UPDATE SET n = excluded.n"
-    )
+pub(super) fn fenced_call(writer: &str, n: &str) -> String {
+    format!("evenkeel.write_fenced({writer}::uuid, {n}::int8)")
 }
 
 /// What the queues see of a run.

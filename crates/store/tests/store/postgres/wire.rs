@@ -94,7 +94,7 @@ async fn statements(
         let n = from.read(&mut bytes).await.unwrap_or(0);
         let passing = &bytes[..n];
         // Every write of a batch begins so.
-        let is_write = passing.windows(12).any(|part| part == b"WITH checked");
+        let is_write = passing.windows(12).any(|part| part == b"write_check(");
         if is_write {
             match lose.swap(0, Ordering::SeqCst) {
                 1 => return,
