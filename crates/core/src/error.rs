@@ -142,6 +142,7 @@ codes! {
     ApprovalExpired = "approval-expired", 500, "Nobody answered an approval in time.";
     PathOutside = "path-outside", 500, "The path leaves the workspace.";
     RepositoryUnreadable = "repository-unreadable", 422, "The repository cannot be read.";
+    DeliveryFailed = "delivery-failed", 502, "The result could not be delivered to the forge.";
     WorkspaceFailed = "workspace-failed", 500, "The workspace cannot be prepared or restored.";
     SandboxUnavailable = "sandbox-unavailable", 500, "This host cannot isolate what a run executes.";
     SandboxFailed = "sandbox-failed", 500, "The sandbox could not be started.";

@@ -4,6 +4,7 @@
 //! futures: the body of an `async fn` would otherwise be compiled in every crate that awaits it.
 
 pub mod feed;
+pub mod forge;
 pub mod model;
 pub mod runner;
 pub mod store;

@@ -153,6 +153,38 @@ pub enum Repository {
     Empty,
 }
 
+/// Where a run's result goes besides its outcome: to a branch of the repository that it was cloned
+/// from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Deliver {
+    /// The branch; without one it is named after the thread, so that a follow-up adds to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The branch that it starts from and that the pull request asks to change; without one the
+    /// repository's own default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// Whether a pull request is wanted.
+    #[serde(default)]
+    pub pull_request: bool,
+    /// The title of commit and pull request; without one the first line of the run's answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+}
+
+/// Where a run's result is, as the forge itself has shown it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivered {
+    /// The branch.
+    pub branch: String,
+    /// The commit that holds what the run changed.
+    pub commit: String,
+    /// The pull request's address, if one was wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_request: Option<String>,
+}
+
 /// Everything a run was asked to do; stored once at acceptance and never changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
@@ -162,6 +194,9 @@ pub struct RunSpec {
     pub messages: Vec<Message>,
     /// Where the workspace comes from; `None` for an agent without one.
     pub repository: Option<Repository>,
+    /// Where the result is to be delivered; the run does not complete before it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deliver: Option<Deliver>,
     /// Limits of this run.
     pub limits: RunLimits,
     /// Interactive or batch.
@@ -305,6 +340,9 @@ pub struct Outcome {
     pub text: String,
     /// What the run changed in its workspace, as a unified diff, kept on any end.
     pub diff: Option<String>,
+    /// Where the result was delivered, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered: Option<Delivered>,
 }
 
 /// One try at a model call, as recorded in the journal.

@@ -82,6 +82,7 @@ pages! {
     "approval-expired",
     "path-outside",
     "repository-unreadable",
+    "delivery-failed",
     "workspace-failed",
     "sandbox-unavailable",
     "sandbox-failed",

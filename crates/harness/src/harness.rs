@@ -7,6 +7,7 @@ use evenkeel_core::agent::Agent;
 use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::feed::Feed;
+use evenkeel_core::port::forge::Forge;
 use evenkeel_core::port::model::Model;
 use evenkeel_core::port::store::{Claim, Peer, StoreClient};
 use evenkeel_core::port::tools::Tools;
@@ -29,6 +30,8 @@ pub struct Parts {
     pub tools: Arc<dyn Tools>,
     /// Workspaces and their snapshots.
     pub workspaces: Arc<dyn Workspaces>,
+    /// Where results are delivered.
+    pub forge: Arc<dyn Forge>,
     /// Local listeners.
     pub feed: Arc<dyn Feed>,
     /// Assistants by name.

@@ -12,6 +12,7 @@
 pub(crate) mod approve;
 pub(crate) mod attempt;
 pub(crate) mod commit;
+pub(crate) mod deliver;
 pub(crate) mod drive;
 pub(crate) mod ending;
 pub(crate) mod output;

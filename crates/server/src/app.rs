@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use evenkeel_core::control::Protect;
 use evenkeel_core::port::BoxFuture;
+use evenkeel_core::port::forge::Forge;
 use evenkeel_core::port::model::Model;
 use evenkeel_core::port::runner::Runner;
 use evenkeel_core::port::store::{Store, StoreClient};
@@ -30,7 +31,7 @@ use evenkeel_model::{ProviderKeys, Router};
 use evenkeel_sandbox::Launcher;
 use evenkeel_store::slow::SlowStore;
 use evenkeel_tools::workspace::ShadowWorkspaces;
-use evenkeel_tools::{ToolSlots, Toolbox};
+use evenkeel_tools::{GitForge, Hosts, ToolSlots, Toolbox};
 
 pub use dispatch::{Dispatch, Routing};
 use engine::EngineKeeper;
@@ -72,6 +73,8 @@ pub struct Grounds {
     pub sandbox: Option<Arc<Launcher>>,
     /// Files of runs.
     pub workspaces: Arc<dyn Workspaces>,
+    /// Where results are delivered.
+    pub forge: Arc<dyn Forge>,
 }
 
 impl Grounds {
@@ -84,17 +87,32 @@ impl Grounds {
         tracing::info!(engine = ?config.server.store, data_dir = %config.server.data_dir.display(), "store ready");
         let runner = Launcher::start(&env.part("sandbox"), config.sandbox.clone())?;
         let sandbox = Some(runner.clone());
-        Ok(Self { engine, runner, sandbox, workspaces: workspaces(env, config) })
+        let (workspaces, forge) = workspaces(env, config)?;
+        Ok(Self { engine, runner, sandbox, workspaces, forge })
     }
 }
 
-/// The workspaces below the data directory.
-#[must_use]
-pub fn workspaces(env: &Env, config: &Config) -> Arc<dyn Workspaces> {
+/// Workspaces, and the forge to which their results go.
+pub type Places = (Arc<dyn Workspaces>, Arc<dyn Forge>);
+
+/// The workspaces below the data directory, and where their results can be delivered.
+///
+/// # Errors
+/// `config-invalid` for a host whose token comes from nowhere.
+pub fn workspaces(env: &Env, config: &Config) -> Result<Places, Error> {
+    let environment = config.environment.clone();
+    let variable = Arc::new(move |name: &str| environment.get(name).map(str::to_owned));
+    let hosts = Hosts::new(env, &config.git, variable)?;
     let root = config.server.data_dir.join("workspaces");
-    let workspaces = ShadowWorkspaces::new(&env.part("workspaces"), root, config.workspaces.allowed());
-    tracing::info!(sources = config.workspaces.sources.len(), "workspaces ready");
-    workspaces
+    let allowed = config.workspaces.allowed();
+    let workspaces = ShadowWorkspaces::new(&env.part("workspaces"), root, allowed, hosts.clone());
+    let forge = GitForge::new(env, config.server.data_dir.join("deliveries"), hosts);
+    tracing::info!(
+        sources = config.workspaces.sources.len(),
+        hosts = config.git.hosts.len(),
+        "workspaces ready"
+    );
+    Ok((workspaces, forge))
 }
 
 /// Starts the whole product in this process.
@@ -170,6 +188,7 @@ pub fn start_on(
             model: router.clone() as Arc<dyn Model>,
             tools: toolbox,
             workspaces: grounds.workspaces,
+            forge: grounds.forge,
             feed: hub.clone(),
             agents: agents.clone(),
             slots: HarnessSlots { harness: slots.harness.clone(), compactor: slots.compactor.clone() },

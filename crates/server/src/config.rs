@@ -21,7 +21,7 @@ use evenkeel_core::control::Protect;
 use evenkeel_core::{Code, Error, Origin};
 use evenkeel_model::{ProviderKeys, RouterConfig};
 use evenkeel_sandbox::SandboxConfig;
-use evenkeel_tools::ToolsConfig;
+use evenkeel_tools::{GitConfig, ToolsConfig};
 
 pub use document::nearest;
 pub use limits::{ApiLimits, DurationText, GatewayLimits, HarnessLimits, Limits, SlotLimits, TracingLimits};
@@ -54,6 +54,8 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// `[workspaces]`.
     pub workspaces: WorkspacesSection,
+    /// `[git]`: hosts that need a login.
+    pub git: GitConfig,
     /// `[approvals]`.
     pub approvals: ApprovalsSection,
     /// `[assistants.NAME]`: changes a built-in assistant or declares a new one.

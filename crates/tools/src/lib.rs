@@ -4,7 +4,8 @@
 //! policy ([`policy`]) on normalised facts, given an effect class, and then carried out: `bash` and
 //! git through the sandbox's runner, everything else through an MCP session ([`mcp`]), where the
 //! built-in servers (files, grep, git) and foreign ones take the same path of slots,
-//! deadlines, cancel and output caps. [`workspace`] keeps a run's files and their snapshots.
+//! deadlines, cancel and output caps. [`workspace`] keeps a run's files and their snapshots, and
+//! [`forge`] takes what a run changed to where its repository lives.
 //!
 //! Invariants: nothing changes before `execute`; a call that fails to be judged is denied; files
 //! are opened beneath the workspace by descriptor, never by comparing strings; nothing here starts
@@ -17,6 +18,8 @@ mod blocking;
 mod builtin;
 mod catalog;
 pub mod config;
+pub mod forge;
+mod git;
 pub mod mcp;
 pub mod policy;
 mod toolbox;
@@ -25,5 +28,6 @@ pub mod workspace;
 pub use config::{
     McpConfig, McpEffect, McpHints, McpServerConfig, NetworkConfig, PolicyConfig, PolicyMode, ToolsConfig,
 };
+pub use forge::{GitConfig, GitForge, Hosts};
 pub use policy::{Judged, Policy};
 pub use toolbox::{ToolSlots, Toolbox};

@@ -32,6 +32,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::blocking::Blocking;
+use crate::forge::Hosts;
 use objects::Hash;
 use shadow::Shadow;
 
@@ -73,6 +74,7 @@ impl Default for AllowedSources {
 pub struct ShadowWorkspaces {
     root: PathBuf,
     allowed: Arc<AllowedSources>,
+    hosts: Arc<Hosts>,
     pool: Blocking,
     places: Mutex<Places>,
 }
@@ -168,11 +170,12 @@ impl Place {
 }
 
 impl ShadowWorkspaces {
-    /// Workspaces under `root`, made from the `allowed` repositories.
+    /// Workspaces under `root`, made from the `allowed` repositories, with a login where one of the
+    /// `hosts` wants one.
     #[must_use]
-    pub fn new(env: &Env, root: PathBuf, allowed: AllowedSources) -> Arc<Self> {
+    pub fn new(env: &Env, root: PathBuf, allowed: AllowedSources, hosts: Arc<Hosts>) -> Arc<Self> {
         let pool = Blocking::start(env, "workspaces", N_THREADS);
-        Arc::new(Self { root, allowed: Arc::new(allowed), pool, places: Mutex::default() })
+        Arc::new(Self { root, allowed: Arc::new(allowed), hosts, pool, places: Mutex::default() })
     }
 
     fn place(&self, thread: ThreadId) -> Arc<Place> {
@@ -250,7 +253,9 @@ impl ShadowWorkspaces {
                     Ok(source::allowed_url(&checked, &rules))
                 });
                 check.await??;
-                source::clone(&url, &half, &home, &allowed).await
+                let way = self.hosts.way(&url).await;
+                let way = way.map_err(|error| workspace_failed("open a way to the repository", &error))?;
+                source::clone(&url, &half, &home, &allowed, way.as_ref()).await
             }
         }
     }

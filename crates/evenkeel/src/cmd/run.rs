@@ -31,6 +31,7 @@ Examples:
   evenkeel run \"make the tests pass\" --repo .                      standalone, with ./evenkeel.toml
   evenkeel run \"add a --json flag\" --repo . > change.patch         progress on stderr, diff on stdout
   evenkeel run \"fix the build\" --repo https://example.com/r.git --server http://127.0.0.1:7070
+  evenkeel run \"fix the build\" --repo https://github.com/acme/shop --pull-request
 
 The repository is copied or cloned; your files are not touched. Ctrl-c cancels the run and keeps what it
 changed; a second ctrl-c leaves at once. Exit code 0 if the run completed, 1 if it ended otherwise, 2 if
@@ -41,6 +42,12 @@ pub(crate) struct Args {
     /// The repository: a directory, or a URL that git can clone; an empty workspace without it
     #[arg(long, value_name = "DIR|URL")]
     repo: Option<String>,
+    /// Push the result to a branch of the repository, which is named by its URL, and open a pull request
+    #[arg(long, requires = "repo")]
+    pull_request: bool,
+    /// Push the result to this branch; with --pull-request without it, to one named after the thread
+    #[arg(long, value_name = "NAME", requires = "repo")]
+    branch: Option<String>,
     /// The assistant that does it
     #[arg(long, default_value = "coder")]
     assistant: String,
@@ -84,6 +91,9 @@ async fn task(env: &Env, args: &Args, server: &Server, stop: &mut Stop) -> Resul
     let mut input = json!({ "messages": [{ "role": "user", "content": args.task }] });
     if let Some(repo) = &args.repo {
         input["repository"] = repository(repo)?;
+    }
+    if args.pull_request || args.branch.is_some() {
+        input["deliver"] = json!({ "pull_request": args.pull_request, "branch": args.branch });
     }
     let body = json!({ "assistant_id": args.assistant, "input": input });
     // The request may be sent again without a second run: the key stands for this one.
@@ -204,6 +214,12 @@ fn report(args: &Args, ended: &Ended) -> anyhow::Result<()> {
     }
     if !ended.text.trim().is_empty() {
         eprintln!("\n{}", output::safe(ended.text.trim()));
+    }
+    if let Some(delivered) = &ended.delivered {
+        eprintln!("\ndelivered to branch {} as {}", delivered.branch, delivered.commit);
+        if let Some(address) = &delivered.pull_request {
+            eprintln!("pull request: {}", output::safe(address));
+        }
     }
     match &ended.diff {
         Some(diff) if !diff.is_empty() => output::text(diff)?,

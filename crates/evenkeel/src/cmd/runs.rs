@@ -161,6 +161,11 @@ pub(crate) fn card(style: Style, run: &Run) -> String {
         if !outcome.text.is_empty() {
             lines.push(format!("answer    {}", output::safe(&outcome.text)));
         }
+        if let Some(delivered) = &outcome.delivered {
+            lines.push(format!("delivered {} as {}", delivered.branch, delivered.commit));
+            let address = delivered.pull_request.iter();
+            lines.extend(address.map(|address| format!("          {}", output::safe(address))));
+        }
         let n_lines = outcome.diff.as_deref().unwrap_or_default().lines().count();
         if n_lines > 0 {
             lines.push(format!("diff      {n_lines} lines: evenkeel runs show {} --diff", run.id));

@@ -22,6 +22,7 @@ use evenkeel_env::watch;
 use futures_util::FutureExt;
 
 use super::commit::{Journal, Stop, TurnEnd};
+use super::deliver::Settled;
 use super::step::{Action, Ending, Moment, Rules, next, time_is_up};
 use crate::compact::estimate;
 use crate::host::Host;
@@ -365,8 +366,16 @@ impl Driver {
     pub(crate) async fn end(&mut self, ending: Ending) -> Result<Left, Stop> {
         self.permit = None;
         self.keep_answer().await?;
+        let diff = self.diff().await;
+        let (ending, delivered) = match self.deliver(ending, diff.as_deref()).await? {
+            Settled::Ends(ending, delivered) => (ending, delivered),
+            Settled::HandedBack => {
+                self.journal.release().await?;
+                return Ok(Left::Released);
+            }
+        };
         self.close_step().await;
-        let outcome = self.outcome(&ending).await;
+        let outcome = Self::outcome(&ending, diff, delivered);
         self.undo().await?;
         let take_next = !self.drains();
         let turn = self.journal.commit_turn(outcome, take_next).await?;

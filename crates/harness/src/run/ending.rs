@@ -5,7 +5,7 @@ use std::time::Duration;
 use evenkeel_core::id::{MessageId, SnapshotId};
 use evenkeel_core::journal::{EffectIntent, EffectResult, EventBody};
 use evenkeel_core::message::{Block, Message, Role, ToolResult};
-use evenkeel_core::run::{EndReason, Outcome, RunState};
+use evenkeel_core::run::{Delivered, EndReason, Outcome, RunState};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -105,21 +105,16 @@ impl Driver {
     }
 
     /// What is stored of the end: always with what the run changed.
-    pub(crate) async fn outcome(&self, ending: &Ending) -> Outcome {
+    pub(crate) fn outcome(ending: &Ending, diff: Option<String>, delivered: Option<Delivered>) -> Outcome {
         let text = match ending.state {
             RunState::Completed => ending.text.clone(),
             _ => String::new(),
         };
-        Outcome {
-            state: ending.state,
-            reason: None,
-            error: ending.error.clone(),
-            text,
-            diff: self.diff().await,
-        }
+        Outcome { state: ending.state, reason: None, error: ending.error.clone(), text, diff, delivered }
     }
 
-    async fn diff(&self) -> Option<String> {
+    /// What the run changed so far.
+    pub(crate) async fn diff(&self) -> Option<String> {
         let base = self.journal.view.base.clone()?;
         let thread = self.journal.fence.thread;
         match timeout(DIFF_WAIT, self.workspaces().diff(thread, base)).await {

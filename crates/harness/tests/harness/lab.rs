@@ -25,7 +25,9 @@ use evenkeel_store::memory::MemoryStore;
 use serde_json::Value;
 
 use super::valid;
-use super::world::{Points, Say, TestFeed, TestModel, TestStore, TestTools, TestWorkspaces, World};
+use super::world::{
+    Points, Say, TestFeed, TestForge, TestModel, TestStore, TestTools, TestWorkspaces, World,
+};
 
 pub(crate) const TENANT: &str = "acme";
 
@@ -101,6 +103,7 @@ impl Bench {
             model: model.clone(),
             tools: Arc::new(TestTools { world: self.world.clone(), points: points.clone() }),
             workspaces: Arc::new(TestWorkspaces { world: self.world.clone(), points: points.clone() }),
+            forge: Arc::new(TestForge { world: self.world.clone(), points: points.clone() }),
             feed: feed.clone(),
             agents: agents(),
             slots: HarnessSlots {
@@ -166,6 +169,7 @@ impl Bench {
             assistant: assistant.to_owned(),
             messages: vec![Message::text(format!("user-{id}").as_str(), Role::User, text)],
             repository: Some(Repository::Empty),
+            deliver: None,
             limits: RunLimits::default(),
             class: Class::Batch,
             busy_policy: BusyPolicy::Enqueue,

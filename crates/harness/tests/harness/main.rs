@@ -6,6 +6,7 @@
 mod approvals;
 mod compaction;
 mod crash;
+mod deliver;
 mod ends;
 mod field;
 mod lab;

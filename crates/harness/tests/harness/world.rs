@@ -14,13 +14,14 @@ use evenkeel_core::journal::{EffectClass, Guard, Verdict};
 use evenkeel_core::message::{Block, Message, Role, ToolCall, ToolSpec, Usage};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::feed::{Feed, Provisional};
+use evenkeel_core::port::forge::{Delivery, Forge};
 use evenkeel_core::port::model::{
     Model, ModelOutcome, ModelReply, ModelRequest, Permit, PermitToken, Progress, Purpose, RouteFacts,
 };
 use evenkeel_core::port::store::{Op, Reply, Store};
 use evenkeel_core::port::tools::{GuardState, Prepared, ToolOutput, ToolRequest, Tools};
 use evenkeel_core::port::workspace::Workspaces;
-use evenkeel_core::run::{Attempt, Repository};
+use evenkeel_core::run::{Attempt, Delivered, Repository};
 use evenkeel_core::{Code, Error, Origin, Wall};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -64,6 +65,10 @@ pub(crate) struct World {
     pub(crate) put: Mutex<BTreeMap<String, String>>,
     /// Calls that were executed, by tool.
     pub(crate) executed: Mutex<Vec<String>>,
+    /// What the forge does.
+    pub(crate) forge: Mutex<Vec<Takes>>,
+    /// What it was asked to deliver.
+    pub(crate) deliveries: Mutex<Vec<Delivery>>,
 }
 
 impl World {
@@ -76,6 +81,49 @@ impl World {
 
     pub(crate) fn n_executed(&self, tool: &str) -> usize {
         self.executed.lock().unwrap().iter().filter(|name| *name == tool).count()
+    }
+}
+
+/// A forge that answers by its script: what comes first, and from the last on always the same.
+pub(crate) struct TestForge {
+    pub(crate) world: Arc<World>,
+    pub(crate) points: Arc<Points>,
+}
+
+/// What a forge does with one delivery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Takes {
+    It,
+    Later,
+    Never,
+    Hangs,
+}
+
+impl Forge for TestForge {
+    fn deliver(&self, delivery: Delivery) -> BoxFuture<'_, Result<Delivered, Error>> {
+        Box::pin(async move {
+            let takes = {
+                let mut script = self.world.forge.lock().unwrap();
+                if script.len() > 1 { script.remove(0) } else { script.first().copied().unwrap_or(Takes::It) }
+            };
+            self.points.pass().await;
+            let first = self.world.deliveries.lock().unwrap().first().cloned();
+            assert!(first.is_none_or(|first| first == delivery), "another delivery of the same run");
+            self.world.deliveries.lock().unwrap().push(delivery.clone());
+            self.points.pass().await;
+            let error =
+                || Error::new(Code::DeliveryFailed, Origin::Tool, "The forge says no.", "Look at the forge.");
+            match takes {
+                Takes::Hangs => std::future::pending().await,
+                Takes::Later => Err(error().retryable()),
+                Takes::Never => Err(error()),
+                Takes::It => Ok(Delivered {
+                    branch: "work".to_owned(),
+                    commit: format!("of {}", delivery.run),
+                    pull_request: None,
+                }),
+            }
+        })
     }
 }
 

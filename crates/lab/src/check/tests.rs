@@ -58,6 +58,7 @@ impl Story {
             error: None,
             text: "Done.".to_owned(),
             diff: None,
+            delivered: None,
         };
         self.push(8, EventBody::RunEnded { outcome });
     }
@@ -120,6 +121,7 @@ impl Story {
                 assistant: "coder".to_owned(),
                 messages: Vec::new(),
                 repository: None,
+                deliver: None,
                 limits: evenkeel_core::agent::RunLimits::default(),
                 class: evenkeel_core::run::Class::Batch,
                 busy_policy: evenkeel_core::run::BusyPolicy::Enqueue,

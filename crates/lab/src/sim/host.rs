@@ -103,7 +103,8 @@ impl SimHost {
             net: Arc::new(HostNet { network: self.world.network.clone(), name: self.name.clone() }),
         };
         let config = self.config()?;
-        let grounds = self.launch.store.clone().map(|store| self.grounds(&env, &config, store));
+        let store = self.launch.store.clone();
+        let grounds = store.map(|store| self.grounds(&env, &config, store)).transpose()?;
         self.world.log.line(&self.name, format_args!("starts"));
         let running = start_on(env, config, grounds).await?;
         self.address.get_or_init(|| format!("http://{}", running.address()));
@@ -121,20 +122,21 @@ impl SimHost {
         Config::parse(&self.launch.name, &text, &overrides).context("read a process's configuration")
     }
 
-    fn grounds(&self, env: &Env, config: &Config, store: Arc<StoreLink>) -> Grounds {
+    fn grounds(&self, env: &Env, config: &Config, store: Arc<StoreLink>) -> anyhow::Result<Grounds> {
         let runner = PaperRunner {
             rehearsal: self.world.rehearsal(),
             generator: env.generator.part("runner"),
             log: self.world.log.clone(),
             name: self.name.clone(),
         };
-        let inner = workspaces(env, config);
-        Grounds {
+        let (inner, forge) = workspaces(env, config)?;
+        Ok(Grounds {
             engine: Opened::of(store as Arc<dyn Store>),
             sandbox: None,
             runner: Arc::new(runner),
             workspaces: Arc::new(Renamed { inner, root: self.world.root.clone() }),
-        }
+            forge,
+        })
     }
 
     async fn tell_slowness(&self, factor: f64, base_ms: u64) {

@@ -19,7 +19,7 @@ use super::{Config, invalid};
 /// The tables that together are the router's configuration.
 const ROUTER: [&str; 4] = ["router", "providers", "deployments", "routes"];
 /// All keys of the top level, in the order in which they are printed.
-const TOP: [&str; 18] = [
+const TOP: [&str; 19] = [
     "protect",
     "server",
     "auth",
@@ -36,6 +36,7 @@ const TOP: [&str; 18] = [
     "policy",
     "approvals",
     "workspaces",
+    "git",
     "assistants",
     "telemetry",
 ];
@@ -123,6 +124,7 @@ impl<'a> Sections<'a> {
             tools: self.tools()?,
             approvals: self.section("approvals")?,
             workspaces: self.section("workspaces")?,
+            git: self.section("git")?,
             assistants: self.section("assistants")?,
             telemetry: self.section("telemetry")?,
             protect: self.section("protect")?,
@@ -282,6 +284,7 @@ pub(super) fn print(config: &Config) -> Result<String, Error> {
         tools(&config.tools),
         top("approvals", &config.approvals),
         top("workspaces", &config.workspaces),
+        top("git", &config.git),
         top("assistants", &config.assistants),
         top("telemetry", &config.telemetry),
     ];

@@ -4,7 +4,7 @@ use evenkeel_core::agent::Agent;
 use evenkeel_core::id::{BlobId, MessageId};
 use evenkeel_core::journal::EventBody;
 use evenkeel_core::message::{Block, Message, Role};
-use evenkeel_core::run::{BusyPolicy, Class, Repository, RunSpec};
+use evenkeel_core::run::{BusyPolicy, Class, Deliver, Repository, RunSpec};
 use evenkeel_core::{Code, Error, Generator, Wall};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -124,6 +124,7 @@ impl RunRequest {
             assistant: agent.name.clone(),
             messages: messages(input, limits, now, generator)?,
             repository: repository(input, agent)?,
+            deliver: deliver(input)?,
             deadline: now.after(self.delay + Duration::from_millis(run_limits.wall_ms_max)),
             limits: run_limits,
             class: assistant.class,
@@ -382,6 +383,28 @@ fn repository(input: &Value, agent: &Agent) -> Result<Option<Repository>, Error>
         (None, Some(Value::String(url))) if !url.is_empty() => Ok(Some(Repository::Url(url.clone()))),
         _ => Err(wrong()),
     }
+}
+
+/// Where the result is to be delivered: to the repository that the run is cloned from.
+fn deliver(input: &Value) -> Result<Option<Deliver>, Error> {
+    let asked = match input.get("deliver") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(asked) => asked.clone(),
+    };
+    if !matches!(input.get("repository").and_then(|repository| repository.get("url")), Some(Value::String(_)))
+    {
+        return Err(malformed(
+            "`input.deliver` is set without `input.repository.url`.",
+            "Name the repository by its URL: the result is delivered there.",
+        ));
+    }
+    let asked: Deliver = serde_json::from_value(asked).map_err(|error| {
+        malformed(
+            format!("`input.deliver` does not have its shape: {error}."),
+            "Send {\"pull_request\": true} and, if wanted, `branch`, `base` and `title`.",
+        )
+    })?;
+    Ok(Some(asked))
 }
 
 /// Whether a URL has something before an `@` in its authority.

@@ -316,7 +316,8 @@ impl ThreadView {
 fn ended(outcome: &Outcome) -> Map<String, Value> {
     let result = if outcome.text.is_empty() { Value::Null } else { json!(outcome.text) };
     let diff = outcome.diff.iter().map(|diff| ("diff".to_owned(), json!(diff)));
-    [("result".to_owned(), result)].into_iter().chain(diff).collect()
+    let delivered = outcome.delivered.iter().map(|delivered| ("delivered".to_owned(), json!(delivered)));
+    [("result".to_owned(), result)].into_iter().chain(diff).chain(delivered).collect()
 }
 
 /// Whether `value` has every member of `wanted`, with the same value; objects within likewise.

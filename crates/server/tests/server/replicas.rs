@@ -149,7 +149,8 @@ async fn what_a_zombie_writes_is_refused_and_every_process_counts_it_once() {
     let step = CommitStep { fence: fence.clone(), seq_base: claim.seq_last, events };
     assert_eq!(zombie.store.commit_step(step).await.unwrap(), Written::Fenced);
     let text = "by the zombie".to_owned();
-    let outcome = Outcome { state: RunState::Completed, reason: None, error: None, text, diff: None };
+    let outcome =
+        Outcome { state: RunState::Completed, reason: None, error: None, text, diff: None, delivered: None };
     let turn = CommitTurn { fence, version, events: Vec::new(), outcome, take_next: true };
     assert_eq!(zombie.store.commit_turn(turn).await.unwrap(), TurnCommitted::Fenced);
     heir.play(claim).finish(2, "by the heir").await;

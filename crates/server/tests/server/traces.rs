@@ -94,8 +94,14 @@ async fn play(exporter: &Exporter, world: &World) -> evenkeel_core::id::RunId {
         &Reply::CommitStep(Written::Done { seq_last: 9, cancelling: false, steered: false }),
         now,
     );
-    let outcome =
-        Outcome { state: RunState::Completed, reason: None, error: None, text: "done".into(), diff: None };
+    let outcome = Outcome {
+        state: RunState::Completed,
+        reason: None,
+        error: None,
+        text: "done".into(),
+        diff: None,
+        delivered: None,
+    };
     let events = vec![NewEvent { step: 2, body: reply("done") }];
     let turn =
         Op::CommitTurn(CommitTurn { fence: claim.fence, version: 0, events, outcome, take_next: false });

@@ -341,8 +341,14 @@ impl Player {
         let message = Message::text(format!("m{step}"), Role::Assistant, text);
         let reply =
             EventBody::AssistantMessage { message, attempts: vec![attempt(1)], finish: "stop".into() };
-        let outcome =
-            Outcome { state: RunState::Completed, reason: None, error: None, text: text.into(), diff: None };
+        let outcome = Outcome {
+            state: RunState::Completed,
+            reason: None,
+            error: None,
+            text: text.into(),
+            diff: None,
+            delivered: None,
+        };
         let events = [reply, EventBody::Checkpoint { snapshot: None }];
         self.end(events.into_iter().map(|body| NewEvent { step, body }).collect(), outcome).await
     }
@@ -354,6 +360,7 @@ impl Player {
             error: Some(error),
             text: String::new(),
             diff: None,
+            delivered: None,
         };
         self.end(Vec::new(), outcome).await
     }
@@ -365,6 +372,7 @@ impl Player {
             error: None,
             text: String::new(),
             diff: None,
+            delivered: None,
         };
         self.end(Vec::new(), outcome).await
     }

@@ -15,6 +15,7 @@ pub fn spec(message_id: &str, text: &str) -> RunSpec {
         assistant: "chat".to_owned(),
         messages: vec![message(message_id, text)],
         repository: None,
+        deliver: None,
         limits: RunLimits::default(),
         class: Class::Interactive,
         busy_policy: BusyPolicy::Enqueue,
@@ -33,7 +34,7 @@ pub fn usage() -> Usage {
 /// An outcome of this state.
 #[must_use]
 pub fn ended(state: RunState) -> Outcome {
-    Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None }
+    Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None, delivered: None }
 }
 
 /// An event that only says something.

@@ -114,7 +114,14 @@ fn end_behind(
 
 /// How a run ends that was told to stop, without more of its own.
 pub(super) fn stopped(run: &RunRow) -> Outcome {
-    Outcome { state: RunState::Cancelled, reason: run.stop, error: None, text: String::new(), diff: None }
+    Outcome {
+        state: RunState::Cancelled,
+        reason: run.stop,
+        error: None,
+        text: String::new(),
+        diff: None,
+        delivered: None,
+    }
 }
 
 /// How a run ends whose owner says how: one that came to its own end before it could be stopped keeps
@@ -134,5 +141,12 @@ fn expired(run: &RunRow) -> Outcome {
         None => "The deadline passed before the run was started.".to_owned(),
     };
     let error = Error::new(Code::RunDeadline, Origin::Ours, message, "Send it again with a later deadline.");
-    Outcome { state: RunState::Expired, reason: None, error: Some(error), text: String::new(), diff: None }
+    Outcome {
+        state: RunState::Expired,
+        reason: None,
+        error: Some(error),
+        text: String::new(),
+        diff: None,
+        delivered: None,
+    }
 }

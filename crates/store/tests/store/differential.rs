@@ -397,7 +397,7 @@ fn event(kind: &u8) -> NewEvent {
 
 fn outcome(state: u8) -> Outcome {
     let state = [RunState::Completed, RunState::Failed, RunState::Cancelled][usize::from(state)];
-    Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None }
+    Outcome { state, reason: None, error: None, text: "done".to_owned(), diff: None, delivered: None }
 }
 
 /// A sequence of actions.

@@ -10,20 +10,15 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use evenkeel_core::{Code, Error};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
-use tokio::io::AsyncReadExt;
 
 use super::AllowedSources;
 use super::shadow::{names, open_root};
-
-/// Bytes of git's messages that are read.
-const MESSAGES_MAX: u64 = 64 << 10;
-
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+use crate::forge::Broker;
+use crate::git::Git;
 
 pub(super) fn unreadable(message: impl Into<String>, remedy: &'static str) -> Error {
     Error::client(Code::RepositoryUnreadable, message.into(), remedy)
@@ -188,76 +183,31 @@ pub(super) fn allowed_url(url: &str, allowed: &AllowedSources) -> Result<(), Err
     Ok(())
 }
 
-/// Clones a URL into a directory that does not exist yet.
-pub(super) async fn clone(url: &str, to: &Path, home: &Path, allowed: &AllowedSources) -> Result<(), Error> {
-    let mut command = evenkeel_env::process::command("git");
-    command
-        .args(["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.symlinks=true"])
-        .args([
-            "-c",
-            "protocol.ext.allow=never",
-            "-c",
-            "http.lowSpeedLimit=1000",
-            "-c",
-            "http.lowSpeedTime=30",
-        ])
-        .args(["clone", "--quiet", "--no-hardlinks", "--no-recurse-submodules", "--template=", "--"])
-        .arg(url)
-        .arg(to)
-        .env("PATH", PATH)
-        .env("HOME", home)
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_ASKPASS", "/bin/false")
-        .env("GIT_SSH_COMMAND", "/bin/false")
-        .env("GIT_ALLOW_PROTOCOL", allowed.url_schemes.join(":"))
-        .env("GIT_LFS_SKIP_SMUDGE", "1")
-        .current_dir(home)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0);
-    let failed = |why: String| {
-        unreadable(
-            format!("The repository {url} cannot be cloned: {why}."),
-            "Check the URL and that it can be read without a login.",
-        )
-    };
-    let mut child = command.spawn().map_err(|error| failed(format!("git does not start: {error}")))?;
-    let group = child.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
-    let _killed = KillGroup(group);
-    let messages = child.stderr.take();
-    let waiting = async {
-        let mut text = Vec::new();
-        if let Some(messages) = messages {
-            let _ = messages.take(MESSAGES_MAX).read_to_end(&mut text).await;
-        }
-        (child.wait().await, text)
-    };
+/// Clones a URL into a directory that does not exist yet. `way` leads to it, if it needs a login.
+pub(super) async fn clone(
+    url: &str,
+    to: &Path,
+    home: &Path,
+    allowed: &AllowedSources,
+    way: Option<&Broker>,
+) -> Result<(), Error> {
+    let mut protocols = allowed.url_schemes.join(":");
     let limit = Duration::from_secs(allowed.clone_s_max);
-    let ended = tokio::time::timeout(limit, waiting).await;
-    let (status, text) = ended.map_err(|_| failed(format!("it took longer than {} s", limit.as_secs())))?;
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(failed(last_line(&text))),
-        Err(error) => Err(failed(error.to_string())),
+    if way.is_some() {
+        protocols.push_str(":http");
     }
-}
-
-fn last_line(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let line = text.lines().rev().find(|line| line.starts_with("fatal:")).or_else(|| text.lines().last());
-    line.unwrap_or("git gave no reason").trim_start_matches("fatal: ").trim_end_matches('.').to_owned()
-}
-
-/// Kills what git started when the clone is given up. A group that has ended is not found.
-struct KillGroup(Option<rustix::process::Pid>);
-
-impl Drop for KillGroup {
-    fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
+    let mut git = Git::new(home, &protocols, limit);
+    if let Some(way) = way {
+        // The clone keeps the URL that was asked for; only its bytes go another way.
+        git = git.set(&format!("url.{}.insteadOf={url}", way.url()));
     }
+    let args = ["clone", "--quiet", "--no-hardlinks", "--no-recurse-submodules", "--template=", "--", url];
+    let cloned = git.args(args).args([to]).run().await;
+    cloned.map(drop).map_err(|why| {
+        let why = way.and_then(Broker::trouble).map_or(why, |error| error.message.into_owned());
+        unreadable(
+            format!("The repository {url} cannot be cloned: {}.", why.trim_end_matches('.')),
+            "Check the URL; for one that needs a login, configure a token for its host under [git.hosts].",
+        )
+    })
 }

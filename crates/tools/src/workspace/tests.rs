@@ -12,6 +12,7 @@ use evenkeel_env::Env;
 use expect_test::expect;
 
 use super::{AllowedSources, ShadowWorkspaces};
+use crate::forge::{GitConfig, Hosts};
 
 /// Workspaces in a temporary directory, and a place for repositories beside them.
 struct Bench {
@@ -39,7 +40,8 @@ impl Bench {
             url_schemes: vec!["file".to_owned()],
             ..AllowedSources::default()
         };
-        ShadowWorkspaces::new(env, directory.join("workspaces"), allowed)
+        let hosts = Hosts::new(env, &GitConfig::default(), Arc::new(|_| None)).unwrap();
+        ShadowWorkspaces::new(env, directory.join("workspaces"), allowed, hosts)
     }
 
     /// As after the process was started again.

@@ -38,6 +38,9 @@ const EVERYTHING: &str = r#"
     [replica]
     address = "127.0.0.1:1"
     secret = "env:K"
+    [git.hosts."github.com"]
+    token = "env:K"
+    api = "https://api.github.com"
     [assistants.coder]
     busy_policy = "enqueue"
     class = "batch"
@@ -52,7 +55,8 @@ const EVERYTHING: &str = r#"
 "#;
 
 /// Tables whose entries a user names.
-const NAMED: [&str; 6] = ["providers", "deployments", "routes", "assistants", "auth.keys", "mcp.servers"];
+const NAMED: [&str; 7] =
+    ["providers", "deployments", "routes", "assistants", "auth.keys", "mcp.servers", "git.hosts"];
 /// Tables that are free-form: described in a sentence.
 const FREE: [&str; 4] =
     ["router.tenant_weights", "mcp.servers.NAME.env", "mcp.servers.NAME.effects", "tools.network.agents"];

@@ -35,6 +35,7 @@ fn run() -> Run {
             assistant: "coder".to_owned(),
             messages: vec![Message::text("m1", Role::User, "Fix the test.\nPlease.")],
             repository: None,
+            deliver: None,
             limits: evenkeel_core::agent::RunLimits::default(),
             class: Class::Batch,
             busy_policy: BusyPolicy::Enqueue,
@@ -112,6 +113,7 @@ fn journal() -> Journal {
         error: Some(error),
         text: String::new(),
         diff: None,
+        delivered: None,
     };
     let bodies = [
         (1_100, 0, EventBody::RunClaimed { epoch: 1, attempt: 1 }),

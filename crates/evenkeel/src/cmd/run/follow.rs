@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use evenkeel_core::run::Delivered;
 use evenkeel_core::{Error, Retry};
 use evenkeel_env::sse::Event;
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ pub(crate) struct Ended {
     pub(crate) ms: u64,
     pub(crate) text: String,
     pub(crate) diff: Option<String>,
+    pub(crate) delivered: Option<Delivered>,
     pub(crate) error: Option<Error>,
     pub(crate) input_tokens: u64,
     pub(crate) output_tokens: u64,
@@ -37,7 +39,7 @@ impl Ended {
         json!({
             "run_id": self.run, "thread_id": self.thread, "state": self.state, "steps": self.steps, "ms": self.ms,
             "input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
-            "text": self.text, "diff": self.diff, "error": self.error,
+            "text": self.text, "diff": self.diff, "delivered": self.delivered, "error": self.error,
         })
     }
 }
@@ -81,6 +83,7 @@ pub(crate) async fn follow(
         ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
         text: values("result").unwrap_or_default(),
         diff: values("diff"),
+        delivered: serde_json::from_value(state["values"]["delivered"].clone()).ok(),
         error: progress.error.take(),
         input_tokens: progress.input_tokens,
         output_tokens: progress.output_tokens,

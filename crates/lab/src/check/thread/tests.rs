@@ -104,6 +104,7 @@ impl Story {
                 assistant: "chat".to_owned(),
                 messages: Vec::new(),
                 repository: None,
+                deliver: None,
                 limits: evenkeel_core::agent::RunLimits::default(),
                 class: Class::Interactive,
                 busy_policy: BusyPolicy::Enqueue,
@@ -125,7 +126,14 @@ impl Story {
 }
 
 fn outcome(text: &str) -> Outcome {
-    Outcome { state: RunState::Completed, reason: None, error: None, text: text.to_owned(), diff: None }
+    Outcome {
+        state: RunState::Completed,
+        reason: None,
+        error: None,
+        text: text.to_owned(),
+        diff: None,
+        delivered: None,
+    }
 }
 
 /// Two threads, five turns, nothing wrong.
