@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use evenkeel_core::control::lease::Lease;
 use evenkeel_core::id::{ReplicaId, RunId, TenantId};
-use evenkeel_core::port::store::{Claim, Peer, Release, RunRef};
+use evenkeel_core::port::store::{Claim, Peer, RunRef};
 use evenkeel_core::{Error, Wall};
 use evenkeel_env::slots::{Slot, SlotGauges};
 use evenkeel_env::{Env, Task, watch};
@@ -156,26 +156,24 @@ impl Dispatch {
         }
     }
 
-    /// Starts a claim that the edge obtained. Without a free slot it is given back: it is queued
-    /// again, not kept in memory.
-    pub(crate) fn adopt(&self, claim: Claim) {
-        match self.host.parts.slots.harness.try_acquire() {
-            Some(slot) => self.begin(claim, slot, Source::Fresh),
-            None => self.give_back(claim),
+    /// A slot for one claim that the edge is about to ask for. Kept until it is adopted or dropped, so
+    /// that no more is claimed than can be driven.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        if self.may_claim() { self.host.parts.slots.harness.try_acquire() } else { None }
+    }
+
+    /// Takes back a slot for which there was no claim. Whoever found none meanwhile looks again.
+    pub(crate) fn unused(&self, slot: Slot) {
+        drop(slot);
+        let hungry = std::mem::take(&mut self.state().hungry);
+        if hungry {
+            self.nudge();
         }
     }
 
-    fn give_back(&self, claim: Claim) {
-        let Some(me) = self.me.upgrade() else { return };
-        let returned = async move {
-            let release = Release { fence: claim.fence };
-            if me.host.answer(me.host.parts.store.release(release)).await.is_err() {
-                me.state().look = true;
-            }
-            me.state().hungry = true;
-            me.nudge();
-        };
-        self.host.env.spawner.spawn("harness-give-back", Box::pin(returned));
+    /// Starts a claim that the edge obtained, in the slot that it had kept for it.
+    pub(crate) fn adopt(&self, claim: Claim, slot: Slot) {
+        self.begin(claim, slot, Source::Fresh);
     }
 
     /// Takes up to `n` slots that are free now.

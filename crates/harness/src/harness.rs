@@ -12,7 +12,7 @@ use evenkeel_core::port::model::Model;
 use evenkeel_core::port::store::{Claim, Peer, StoreClient};
 use evenkeel_core::port::tools::Tools;
 use evenkeel_core::port::workspace::Workspaces;
-use evenkeel_env::slots::{SlotGauges, Slots};
+use evenkeel_env::slots::{Slot, SlotGauges, Slots};
 use evenkeel_env::{Env, Task};
 use serde::Serialize;
 
@@ -110,9 +110,21 @@ impl Harness {
         self.dispatch.free_slots()
     }
 
-    /// Starts a claim that was obtained by `admit` for [`Harness::replica`].
-    pub fn adopt(&self, claim: Claim) {
-        self.dispatch.adopt(claim);
+    /// A slot for one claim that is about to be asked for; none while draining, without a lease, or
+    /// when all are taken.
+    #[must_use]
+    pub fn slot(&self) -> Option<Slot> {
+        self.dispatch.slot()
+    }
+
+    /// Takes back a slot for which there was no claim.
+    pub fn unused(&self, slot: Slot) {
+        self.dispatch.unused(slot);
+    }
+
+    /// Starts a claim that was obtained by `admit` for [`Harness::replica`], in its slot.
+    pub fn adopt(&self, claim: Claim, slot: Slot) {
+        self.dispatch.adopt(claim, slot);
     }
 
     /// Something is queued: look now.

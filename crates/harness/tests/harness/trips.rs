@@ -1,10 +1,13 @@
 //! What a turn asks of the store.
 
+use std::time::Duration;
+
 use evenkeel_core::id::ThreadId;
 use evenkeel_core::message::Role;
 use evenkeel_core::port::model::ModelRequest;
 use evenkeel_core::port::store::{Admit, Admitted, StoreClient, ThreadRef};
 use evenkeel_core::run::{BusyPolicy, Run, RunSpec};
+use evenkeel_env::slots::Slot;
 
 use super::lab::{Bench, Process, TENANT, end_of, in_time};
 use super::world::Say;
@@ -16,6 +19,16 @@ fn echo(request: &ModelRequest) -> Say {
     Say::Text(texts.join(" + ").leak())
 }
 
+/// A slot, as soon as the process has its lease.
+async fn slot(process: &Process) -> Slot {
+    loop {
+        match process.harness.slot() {
+            Some(slot) => return slot,
+            None => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
 /// A turn as the edge makes it: admitted with a claim, driven here.
 async fn turn(bench: &Bench, process: &Process, thread: ThreadId, spec: RunSpec) -> Run {
     let replica = process.harness.replica();
@@ -24,7 +37,7 @@ async fn turn(bench: &Bench, process: &Process, thread: ThreadId, spec: RunSpec)
     let Admitted::Accepted { run, claim: Some(claim), .. } = admitted else {
         panic!("not claimed: {admitted:?}");
     };
-    process.harness.adopt(*claim);
+    process.harness.adopt(*claim, slot(process).await);
     bench.ended(run.id).await
 }
 
@@ -63,7 +76,7 @@ fn a_turn_that_is_handed_over_is_one_round_trip_more() {
         let waiting = bench.request(thread, bench.spec("chat", "two"));
         let second = waiting.run;
         store.admit(waiting).await.unwrap();
-        process.harness.adopt(*claim);
+        process.harness.adopt(*claim, slot(&process).await);
         assert_eq!(end_of(&bench.ended(second).await), "completed  one + two");
         assert_eq!(process.store.of_runs(), ["admit", "admit", "commit_turn", "commit_turn"]);
     });

@@ -212,7 +212,7 @@ impl Creation {
             spec,
             key,
             body_hash: request.hash(),
-            claim_for: (shared.dispatch.free_slots() > 0).then(|| shared.dispatch.replica()),
+            claim_for: None,
             n_waiting_max: shared.config.limits.waiting_per_thread_max,
             delay_ms: millis(request.delay),
             merge: MergeWindow {
@@ -291,27 +291,34 @@ impl Creation {
     }
 }
 
-/// Admits in a task of its own and carries out the claim, whether or not anybody still waits.
+/// Admits in a task of its own and carries out the claim, whether or not anybody still waits. A claim
+/// is asked for if there is a slot, which is kept for it: one that could not be driven would have to be
+/// given back.
 async fn carry_out(shared: Arc<Shared>, admit: Admit) -> Result<Admitted, Error> {
     let (answer, answered) = oneshot::channel();
     let task = {
         let shared = shared.clone();
         async move {
-            let wants_claim = admit.claim_for.is_some();
-            let admitted = shared.store.admit(admit).await;
+            let mut slot = shared.dispatch.slot();
+            let wants_claim = slot.is_some();
+            let claim_for = wants_claim.then(|| shared.dispatch.replica());
+            let admitted = shared.store.admit(Admit { claim_for, ..admit }).await;
             if let Ok(Admitted::Accepted { run, claim, stopping }) = &admitted {
                 stop::hint(&shared, stopping);
-                match claim {
-                    Some(claim) => shared.dispatch.adopt((**claim).clone()),
+                match (claim, slot.take()) {
+                    (Some(claim), Some(slot)) => shared.dispatch.adopt((**claim).clone(), slot),
                     // It stands in line: whoever ends the turn before it hands the thread on.
-                    None if wants_claim => {}
-                    None => shared.dispatch.nudge(),
+                    (_, Some(slot)) => shared.dispatch.unused(slot),
+                    (_, None) => shared.dispatch.nudge(),
                 }
                 shared.tell_of(claim.is_some(), stopping);
                 // A turn that waits in line changes nothing for those that are followed.
                 if !matches!(run.spec.busy_policy, BusyPolicy::Enqueue | BusyPolicy::Reject) {
                     shared.hub.touch(run.thread);
                 }
+            }
+            if let Some(slot) = slot {
+                shared.dispatch.unused(slot);
             }
             // The client may have gone away; the run goes on.
             let _ = answer.send(admitted);

@@ -6,6 +6,7 @@ use evenkeel_core::Error;
 use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Claim, Peer};
+use evenkeel_env::slots::Slot;
 use evenkeel_harness::{Harness, HarnessStats};
 use evenkeel_model::{Operation, Router, RouterSnapshot};
 
@@ -15,8 +16,14 @@ pub trait Dispatch: Send + Sync {
     fn replica(&self) -> ReplicaId;
     /// Runs that could be started now.
     fn free_slots(&self) -> usize;
-    /// Starts a claim that was obtained by `admit`.
-    fn adopt(&self, claim: Claim);
+    /// A slot for one claim that is about to be asked for, if one is free.
+    fn slot(&self) -> Option<Slot>;
+    /// Takes back a slot for which there was no claim.
+    fn unused(&self, slot: Slot) {
+        drop(slot);
+    }
+    /// Starts a claim that was obtained by `admit`, in its slot.
+    fn adopt(&self, claim: Claim, slot: Slot);
     /// Something is queued: look now.
     fn nudge(&self);
     /// Another process stored something that concerns a run here: look for it now.
@@ -66,8 +73,16 @@ impl Dispatch for Harnessed {
         self.0.free_slots()
     }
 
-    fn adopt(&self, claim: Claim) {
-        self.0.adopt(claim);
+    fn slot(&self) -> Option<Slot> {
+        self.0.slot()
+    }
+
+    fn unused(&self, slot: Slot) {
+        self.0.unused(slot);
+    }
+
+    fn adopt(&self, claim: Claim, slot: Slot) {
+        self.0.adopt(claim, slot);
     }
 
     fn nudge(&self) {

@@ -10,6 +10,7 @@ use evenkeel_core::id::{ReplicaId, RunId};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Claim, Store, StoreClient};
 use evenkeel_core::{Code, Error};
+use evenkeel_env::slots::Slot;
 use evenkeel_env::{Env, Listener};
 use evenkeel_harness::HarnessStats;
 use evenkeel_model::{Operation, RouterSnapshot};
@@ -64,7 +65,11 @@ impl Dispatch for NoRuns {
         0
     }
 
-    fn adopt(&self, _claim: Claim) {}
+    fn slot(&self) -> Option<Slot> {
+        None
+    }
+
+    fn adopt(&self, _claim: Claim, _slot: Slot) {}
 
     fn nudge(&self) {}
 

@@ -18,6 +18,7 @@ use evenkeel_core::run::{Attempt, Outcome, RunState};
 use evenkeel_core::{Error, Wall};
 use evenkeel_env::Env;
 use evenkeel_env::http::Client;
+use evenkeel_env::slots::{Slot, Slots};
 use evenkeel_harness::HarnessStats;
 use evenkeel_model::{Operation, RouterSnapshot};
 use evenkeel_server::app::{ComponentSlots, Dispatch, EdgeParts, Routing};
@@ -48,6 +49,7 @@ pub(crate) struct Scripted {
     replica: ReplicaId,
     claims: mpsc::Sender<Claim>,
     pub(crate) free: Mutex<usize>,
+    slots: Slots,
     pub(crate) cancelled: Mutex<Vec<RunId>>,
 }
 
@@ -60,7 +62,11 @@ impl Dispatch for Scripted {
         *self.free.lock().unwrap()
     }
 
-    fn adopt(&self, claim: Claim) {
+    fn slot(&self) -> Option<Slot> {
+        (self.free_slots() > 0).then(|| self.slots.try_acquire().unwrap())
+    }
+
+    fn adopt(&self, claim: Claim, _slot: Slot) {
         self.claims.try_send(claim).unwrap();
     }
 
@@ -175,8 +181,9 @@ impl World {
             Heartbeat { replica, address: None, lease_ttl_ms: 600_000, draining: false, health: vec![] };
         store.heartbeat(beat).await.unwrap();
         let (send, claims) = mpsc::channel(64);
-        let dispatch =
-            Arc::new(Scripted { replica, claims: send, free: Mutex::new(1000), cancelled: Mutex::default() });
+        let (free, cancelled) = (Mutex::new(1000), Mutex::default());
+        let slots = Slots::new("harness", 1000, 1000);
+        let dispatch = Arc::new(Scripted { replica, claims: send, free, slots, cancelled });
         let hub = Hub::new(store.clone());
         let parts = EdgeParts {
             store: store.clone(),
