@@ -3,8 +3,9 @@
 //! What a statement costs the database is mostly its parse and its plan, however little it carries.
 //! So statements of one connection keep a distance, and each carries what came meanwhile. Two kinds
 //! of clients would only be slowed down by that and are not made to wait: one who alone waits for
-//! each of its answers, so that nothing ever comes meanwhile; and a thread that comes again in the
-//! very next statement, since all that stands in line on it waits for the answer.
+//! each of its answers, so that nothing ever comes meanwhile; and a thread that goes on in the very
+//! next statement, since all that stands in line on it waits for the answer. What only joins that line
+//! hurries nobody: a statement sent for it would be in the way of the one that moves the line.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -42,10 +43,11 @@ impl Gather {
         }
     }
 
-    /// An operation on this thread, or whatever else tells clients apart, came.
-    pub(super) fn came(&mut self, whose: Uuid) {
+    /// An operation on this thread, or whatever else tells clients apart, came; `is_link` if others
+    /// of the same thread wait for its answer.
+    pub(super) fn came(&mut self, whose: Uuid, is_link: bool) {
         self.n_now += 1;
-        self.is_urgent |= self.before.contains(&whose);
+        self.is_urgent |= is_link && self.before.contains(&whose);
         self.now.insert(whose);
     }
 
@@ -78,10 +80,10 @@ mod tests {
         let mut gather = Gather::new(DISTANCE);
         let (last, before) = batches.split_last().expect("there is one");
         for batch in before {
-            batch.iter().for_each(|thread| gather.came(Uuid::from_u128(*thread)));
+            batch.iter().for_each(|thread| gather.came(Uuid::from_u128(*thread), true));
             gather.goes(begun);
         }
-        last.iter().for_each(|thread| gather.came(Uuid::from_u128(*thread)));
+        last.iter().for_each(|thread| gather.came(Uuid::from_u128(*thread), true));
         let now = begun + Duration::from_millis(3);
         gather.until(now).map(|until| u64::try_from((until - now).as_millis()).unwrap_or(u64::MAX))
     }
@@ -99,12 +101,24 @@ mod tests {
     }
 
     #[test]
+    fn who_joins_the_line_of_a_thread_does_not_hurry_it() {
+        let begun = Instant::now();
+        let mut gather = Gather::new(DISTANCE);
+        [1, 2].map(Uuid::from_u128).into_iter().for_each(|thread| gather.came(thread, true));
+        gather.goes(begun);
+        gather.came(Uuid::from_u128(2), false);
+        assert_eq!(gather.until(begun), Some(begun + DISTANCE));
+        gather.came(Uuid::from_u128(2), true);
+        assert_eq!(gather.until(begun), None, "the one that moves the line takes all along");
+    }
+
+    #[test]
     fn the_distance_is_kept_once() {
         let begun = Instant::now();
         let mut gather = Gather::new(DISTANCE);
-        [1, 2].map(Uuid::from_u128).into_iter().for_each(|thread| gather.came(thread));
+        [1, 2].map(Uuid::from_u128).into_iter().for_each(|thread| gather.came(thread, true));
         gather.goes(begun);
-        gather.came(Uuid::from_u128(3));
+        gather.came(Uuid::from_u128(3), true);
         assert_eq!(gather.until(begun + DISTANCE), None);
     }
 }

@@ -64,6 +64,12 @@ impl Job {
         let candidate = || self.candidates.first().map(|(_, thread)| *thread);
         prefetch::thread_of(&self.op).or_else(candidate).map_or(Uuid::nil(), |thread| thread.0)
     }
+
+    /// Whether what stands in line on its thread waits for its answer. What joins the line does not
+    /// move it.
+    fn is_link(&self) -> bool {
+        !matches!(self.op, Op::Admit(_))
+    }
 }
 
 /// How far a job has come.
@@ -140,7 +146,7 @@ impl Lane {
 
     /// Waits for more jobs, if that is worth it.
     async fn gather_more(&mut self, taken: &mut Vec<Job>, queue: &mut mpsc::UnboundedReceiver<Job>) {
-        taken.iter().for_each(|job| self.gather.came(job.whose()));
+        taken.iter().for_each(|job| self.gather.came(job.whose(), job.is_link()));
         while taken.len() < self.batch_max
             && let Some(until) = self.gather.until(Instant::now())
         {
@@ -150,7 +156,7 @@ impl Lane {
             if !matches!(timeout_at(until, queue.recv_many(taken, room)).await, Ok(1..)) {
                 break;
             }
-            taken.iter().skip(n_before).for_each(|job| self.gather.came(job.whose()));
+            taken.iter().skip(n_before).for_each(|job| self.gather.came(job.whose(), job.is_link()));
         }
         self.gather.goes(Instant::now());
     }
@@ -239,6 +245,7 @@ impl Lane {
         for job in jobs.iter() {
             if job.progress.n_tries == 0
                 && let Some(thread) = prefetch::thread_of(&job.op)
+                && !base.threads.contains_key(&thread)
             {
                 self.cache.lend(thread, base);
             }

@@ -50,13 +50,13 @@ pub(super) async fn run(lines: Arc<Lines>, mut gather: Gather, mut queue: mpsc::
     let mut line = Line::new(lines);
     let mut taken = Vec::new();
     while queue.recv_many(&mut taken, BATCH_MAX).await > 0 {
-        taken.iter().for_each(|read| gather.came(whose(&read.op)));
+        taken.iter().for_each(|read| gather.came(whose(&read.op), true));
         if let Some(until) = gather.until(Instant::now()) {
             sleep_until(until).await;
             while taken.len() < BATCH_MAX
                 && let Ok(read) = queue.try_recv()
             {
-                gather.came(whose(&read.op));
+                gather.came(whose(&read.op), true);
                 taken.push(read);
             }
         }

@@ -4,7 +4,7 @@
 --
 -- Each takes the groups that are written (`p_ok`), the group of each row, and the rows as columns.
 -- The settings keep plans that read whole tables away: they would be made while the tables are small,
--- and kept.
+-- and kept. For the same reason there is no EXISTS: it may be carried out by reading all of its table.
 
 -- Locks the threads in the order of their ids; the groups whose threads are all at their `rev`.
 CREATE FUNCTION evenkeel.write_check(p_id uuid[], p_grp int[], p_rev bigint[]) RETURNS int[]
@@ -54,8 +54,9 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_m
 SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN (SELECT coalesce(array_agg(u.grp), '{}') FROM unnest(p_grp, p_id) u(grp, id)
-            WHERE EXISTS (SELECT 1 FROM evenkeel.runs r WHERE r.id = u.id)
-            OR EXISTS (SELECT 1 FROM evenkeel.writers w WHERE w.id = u.id));
+            LEFT JOIN evenkeel.runs r ON r.id = u.id
+            LEFT JOIN evenkeel.writers w ON w.id = u.id
+            WHERE r.id IS NOT NULL OR w.id IS NOT NULL);
 END $$;
 
 CREATE FUNCTION evenkeel.write_new_threads(

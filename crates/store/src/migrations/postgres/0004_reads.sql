@@ -8,9 +8,9 @@ LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET e
 SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT q.ord, own.rev, own.places, own.row,
-        EXISTS (SELECT 1 FROM evenkeel.threads x WHERE x.id = q.id)
+    RETURN QUERY SELECT q.ord, own.rev, own.places, own.row, x.id IS NOT NULL
     FROM unnest(p_id, p_tenant) WITH ORDINALITY q(id, tenant, ord)
+    LEFT JOIN evenkeel.threads x ON x.id = q.id
     LEFT JOIN evenkeel.threads own ON own.id = q.id AND own.tenant = q.tenant;
 END $$;
 
@@ -45,9 +45,10 @@ SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN QUERY SELECT r.place, r.hidden, r.row, s.body, sb.size, sb.packed, sb.bytes,
         r.outcome, ob.size, ob.packed, ob.bytes, t.rev, t.places, t.row, q.ord,
-        EXISTS (SELECT 1 FROM evenkeel.runs x WHERE x.id = q.id)
-        OR EXISTS (SELECT 1 FROM evenkeel.writers x WHERE x.id = q.id)
+        x.id IS NOT NULL OR w.id IS NOT NULL
     FROM unnest(p_id, p_tenant) WITH ORDINALITY q(id, tenant, ord)
+    LEFT JOIN evenkeel.runs x ON x.id = q.id
+    LEFT JOIN evenkeel.writers w ON w.id = q.id
     LEFT JOIN evenkeel.runs r ON r.id = q.id AND (q.tenant IS NULL OR r.tenant = q.tenant)
     LEFT JOIN evenkeel.threads t ON t.id = r.thread
     LEFT JOIN evenkeel.run_specs s ON s.run = r.id
