@@ -18,6 +18,8 @@ use anyhow::{Context as _, bail};
 use evenkeel_core::Generator;
 use evenkeel_env::Env;
 use futures_util::future::join_all;
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
 
 use super::Plan;
 use super::client::Door;
@@ -30,6 +32,9 @@ use crate::link::{self, Proxy};
 use crate::provider::Control;
 use crate::scenario::{Action, Link, Target};
 use crate::sim::{self, SimHost, StoreLink};
+
+/// How long a gateway may take to find its replicas up.
+const UP_WITHIN: Duration = Duration::from_secs(20);
 
 /// The running product.
 pub(super) struct Fleet {
@@ -99,7 +104,28 @@ impl Fleet {
             }
         }
         fleet.open_entry(plan).await?;
+        if let Err(error) = fleet.all_up().await {
+            fleet.end().await;
+            return Err(error);
+        }
         Ok(fleet)
+    }
+
+    /// Waits until the gateway knows every replica to be up: only then does it send all requests of a
+    /// thread to one of them. A load that begins earlier finds its first threads scattered.
+    async fn all_up(&self) -> anyhow::Result<()> {
+        let Some(gateway) = &self.gateway else { return Ok(()) };
+        let door = gateway.door();
+        let is_up = |row: &Value| row["standing"] == "up";
+        let waiting = async {
+            loop {
+                match door.get("/v1/replicas").await {
+                    Ok(Value::Array(rows)) if rows.iter().all(is_up) => return,
+                    _ => sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        timeout(UP_WITHIN, waiting).await.context("the gateway does not find all replicas up")
     }
 
     async fn start_replica(
@@ -237,7 +263,7 @@ impl Fleet {
         if let (true, Some(replica)) = (self.database.is_inside(), self.replicas.first()) {
             replica.kill().await;
             note(true);
-            tokio::time::sleep(down).await;
+            sleep(down).await;
             replica.start_again().await;
             note(false);
             return;
