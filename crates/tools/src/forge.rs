@@ -9,7 +9,7 @@
 //! ```
 //! What holds:
 //! - A token is minted when it is used and again when the forge refuses it; it is in no URL,
-//!   argument, environment, file or log. Git speaks to the [`broker`] on the loopback device.
+//!   argument, environment, file or log. Git speaks to the broker on the loopback device.
 //! - Nothing that a run wrote is executed here: its workspace is not looked at, only its diff, and
 //!   git runs with a configuration of ours (see `git`).
 //! - A delivery that is asked for again finds what it made before: the commit by the run that it
