@@ -130,8 +130,7 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Connections that write. Few, so that one statement carries much: what it costs the database is
-/// mostly its own, not that of what it carries.
+/// Connections that write. Few, so that one statement carries much: a good part of its cost is its own.
 const LANES_MAX: usize = 2;
 
 /// Connections that only answer reads by key.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::forge::{Delivery, Forge};
-use evenkeel_core::run::Delivered;
+use evenkeel_core::run::{Deliver, Delivered};
 use evenkeel_core::{Code, Error, Origin};
 use evenkeel_env::Env;
 
@@ -110,11 +110,9 @@ impl Hosts {
 }
 
 impl GitForge {
-    /// Delivers to these hosts, with clones below `folder`. What an earlier process left there goes.
+    /// Delivers to these hosts, with clones below `folder`, which replicas may share.
     #[must_use]
     pub fn new(env: &Env, folder: PathBuf, hosts: Arc<Hosts>) -> Arc<Self> {
-        // Whether it was there does not matter; that it cannot be made is told with the first clone.
-        let _ = std::fs::remove_dir_all(&folder);
         Arc::new(Self { env: env.part("forge"), folder, hosts })
     }
 
@@ -123,7 +121,12 @@ impl GitForge {
         let way = Broker::start(&self.env, &place).await;
         let way = way.map_err(|error| later(format!("The broker does not start: {error}.")))?;
         let branch = branch_of(delivery)?;
-        let made = commit::Clone::new(&self.folder, delivery, &branch, &way).make().await?;
+        let made = {
+            let clone = commit::Clone::new(&self.folder, delivery, &branch, &way);
+            let made = clone.make().await;
+            clone.remove().await;
+            made?
+        };
         let mut delivered = Delivered { branch, commit: made.commit, pull_request: None };
         if delivery.wanted.pull_request {
             let requests = pull_request::PullRequests::new(&self.env, &place)?;
@@ -137,6 +140,31 @@ impl GitForge {
 impl Forge for GitForge {
     fn deliver(&self, delivery: Delivery) -> BoxFuture<'_, Result<Delivered, Error>> {
         Box::pin(async move { self.deliver_to(&delivery).await })
+    }
+}
+
+impl GitConfig {
+    /// Looks whether a result can be asked to be delivered there, before any work is done for it.
+    ///
+    /// # Errors
+    /// `bad-request` for a name that is none of a branch, or a host without a login.
+    pub fn check(&self, wanted: &Deliver, url: &str) -> Result<(), Error> {
+        let names = [("branch", &wanted.branch), ("base", &wanted.base)];
+        for (key, name) in names {
+            if let Some(name) = name.as_ref().filter(|name| !is_branch(name)) {
+                return Err(Error::client(
+                    Code::BadRequest,
+                    format!("`input.deliver.{key}` is {name:?}, which is not a name of a branch."),
+                    "Use letters, digits, dots, dashes, underscores and slashes.",
+                ));
+            }
+        }
+        let host = url.split_once("://").and_then(|(_, rest)| rest.split('/').next()).unwrap_or_default();
+        if self.hosts.keys().any(|name| name.eq_ignore_ascii_case(host)) {
+            return Ok(());
+        }
+        let gone = no_host(url);
+        Err(Error::client(Code::BadRequest, gone.message, gone.remedy))
     }
 }
 

@@ -172,7 +172,8 @@ impl Workspaces for TestWorkspaces {
     fn diff(&self, _thread: ThreadId, _from: SnapshotId) -> BoxFuture<'_, Result<String, Error>> {
         Box::pin(async move {
             self.points.pass().await;
-            Ok(format!("{:?}", self.world.files.lock().unwrap()))
+            let files = self.world.files.lock().unwrap();
+            Ok(if files.is_empty() { String::new() } else { format!("{files:?}") })
         })
     }
 

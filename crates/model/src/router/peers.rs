@@ -9,7 +9,7 @@
 //! Without news, with a slow or dead store or after the prober's end, each goes on by itself: a
 //! deferred probe waits [`DEFER`] longer, not for ever.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use evenkeel_core::Mono;
@@ -30,8 +30,8 @@ const OVERDUE: Duration = Duration::from_secs(2);
 /// What the peers last said of one lane.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// Whether each of them has cut it off.
-    cut: BTreeMap<ReplicaId, bool>,
+    /// Those that have cut it off.
+    cut: BTreeSet<ReplicaId>,
     /// Whether one that goes first asks it from time to time.
     pub(super) is_probed_elsewhere: bool,
 }
@@ -55,13 +55,14 @@ impl Heard {
         let mut now = Self::default();
         let mut news = None;
         for (peer, health) in said {
-            let before = self.cut.get(&peer.replica).copied().unwrap_or(false);
-            if before && !health.cut {
-                news = Some(News::Back);
-            } else if !before && health.cut {
-                news = news.or(Some(News::Cut));
+            match (self.cut.contains(&peer.replica), health.cut) {
+                (true, false) => news = Some(News::Back),
+                (false, true) => news = news.or(Some(News::Cut)),
+                _ => {}
             }
-            now.cut.insert(peer.replica, health.cut);
+            if health.cut {
+                now.cut.insert(peer.replica);
+            }
             now.is_probed_elsewhere |= peer.goes_first && health.probes;
         }
         *self = now;

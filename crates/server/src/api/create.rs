@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_core::id::{IdempotencyKey, RunId, ThreadId};
 use evenkeel_core::port::store::{Admit, Admitted, MergeWindow};
-use evenkeel_core::run::{BusyPolicy, Run, RunSpec};
+use evenkeel_core::run::{BusyPolicy, Repository, Run, RunSpec};
 use evenkeel_core::thread::Thread;
 use evenkeel_core::{Code, Error, Origin};
 use http::{HeaderMap, HeaderValue, header};
@@ -182,6 +182,9 @@ impl Creation {
         }
         let (now, generator) = (shared.env.wall(), &shared.env.generator);
         let mut spec = request.spec(&assistant, shared.input_limits(), now, generator)?;
+        if let (Some(wanted), Some(Repository::Url(url))) = (&spec.deliver, &spec.repository) {
+            shared.config.git.check(wanted, url)?;
+        }
         spec.from_seq = self.fork_from(request, thread).await?;
         if let Some(traceparent) = traceparent.0 {
             spec.request["traceparent"] = json!(traceparent);

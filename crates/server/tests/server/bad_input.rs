@@ -21,6 +21,11 @@ async fn bodies_that_are_refused() {
         body.to_string()
     };
     let input = |value: serde_json::Value| json!({ "assistant_id": "chat", "input": value }).to_string();
+    let deliver = |repository: serde_json::Value, deliver: serde_json::Value| {
+        let input = json!({ "messages": "x", "repository": repository, "deliver": deliver });
+        json!({ "assistant_id": "coder", "input": input }).to_string()
+    };
+    let url = || json!({ "url": "https://forge.test/acme/shop" });
     let user = |content: serde_json::Value| json!({ "role": "user", "content": content });
     let table: Vec<(String, &str)> = vec![
         ("{".into(), "400 invalid-json"),
@@ -70,6 +75,13 @@ async fn bodies_that_are_refused() {
                 .to_string(),
             "422 bad-request",
         ),
+        (deliver(json!({ "directory": "/srv/tool" }), json!({})), "422 bad-request"),
+        (deliver(url(), json!({ "branch": "--force" })), "422 bad-request"),
+        (deliver(url(), json!({ "base": "a..b" })), "422 bad-request"),
+        (deliver(url(), json!({ "force": true })), "422 bad-request"),
+        (deliver(url(), json!({ "pull_request": "yes" })), "422 bad-request"),
+        // Nothing is known of its host: better said before the work than after it.
+        (deliver(url(), json!({ "pull_request": true })), "422 bad-request"),
     ];
     for (body, expected) in table {
         for path in [format!("/threads/{thread}/runs"), "/runs/stream".to_owned()] {

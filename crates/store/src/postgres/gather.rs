@@ -1,7 +1,7 @@
 //! When the next statement goes out: at once, or after more has gathered for it.
 //!
-//! What a statement costs the database is mostly its parse and its plan, however little it carries.
-//! So statements of one connection keep a distance, and each carries what came meanwhile. Two kinds
+//! A good part of what a statement costs the database is its own, however little it carries: its
+//! round trip, its parse, its commit. So statements of one connection keep a distance, and each carries what came meanwhile. Two kinds
 //! of clients would only be slowed down by that and are not made to wait: one who alone waits for
 //! each of its answers, so that nothing ever comes meanwhile; and a thread that goes on in the very
 //! next statement, since all that stands in line on it waits for the answer. What only joins that line

@@ -10,11 +10,12 @@ use super::connect::Line;
 use super::fault::{Trouble, refused};
 use super::statement::{Statement, get};
 
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../migrations/postgres/0001_first.sql"),
     include_str!("../migrations/postgres/0002_health.sql"),
     include_str!("../migrations/postgres/0003_writes.sql"),
     include_str!("../migrations/postgres/0004_reads.sql"),
+    include_str!("../migrations/postgres/0005_plans.sql"),
 ];
 
 /// "EVKL", the number of our lock.

@@ -2,7 +2,7 @@
 //!
 //! It serves one repository for as long as it lives, under a path that nobody can guess, and of that
 //! only what fetching and pushing needs. A token that the forge refuses is minted anew and the request
-//! sent once more; what git sends is held until then. Redirects are not followed.
+//! sent once more, so what git sends is held until the answer. Redirects are not followed.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use evenkeel_core::{Error, Generator};
+use evenkeel_core::Error;
 use evenkeel_env::http::Client;
 use evenkeel_env::{Env, Listener, Task};
 use http::header::{self, HeaderValue};
@@ -64,7 +64,7 @@ impl Broker {
     pub(super) async fn start(env: &Env, place: &Place<'_>) -> std::io::Result<Self> {
         let listener = env.net.listen((Ipv4Addr::LOCALHOST, 0).into()).await?;
         let address = listener.local_address()?;
-        let path = format!("/{}/{}.git", secret(&env.generator), place.name);
+        let path = format!("/{}/{}.git", secret(), place.name);
         let shared = Arc::new(Shared {
             env: env.clone(),
             client: Client::new(env, CONNECT_MAX),
@@ -96,11 +96,11 @@ impl Drop for Broker {
     }
 }
 
-fn secret(generator: &Generator) -> String {
+/// A path that nobody guesses.
+fn secret() -> String {
     let mut bytes = [0; 16];
     evenkeel_env::clock::os_random(&mut bytes);
-    // In a simulation the machine's own randomness says nothing; beside it this adds nothing.
-    format!("{:032x}{:x}", u128::from_le_bytes(bytes), generator.below(u64::MAX))
+    format!("{:032x}", u128::from_le_bytes(bytes))
 }
 
 async fn accept(mut listener: Box<dyn Listener>, shared: Arc<Shared>) {
@@ -139,7 +139,7 @@ impl Shared {
             }
         }
         let answered = match passed.body(body.to_bytes()) {
-            Ok(request) => self.ask(request).await,
+            Ok(request) => self.ask(&request).await,
             Err(_) => return plain(StatusCode::BAD_REQUEST, "The request cannot be passed on."),
         };
         match answered {
@@ -152,31 +152,22 @@ impl Shared {
         }
     }
 
-    /// Asks the forge; once more with another token if it refuses the first.
-    async fn ask(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
-        let token = self.tokens.get(None).await?;
-        let response = self.ask_with(&request, &token).await?;
-        if response.status() != StatusCode::UNAUTHORIZED {
-            return Ok(response);
-        }
-        let fresh = self.tokens.get(Some(&token)).await?;
-        let response = self.ask_with(&request, &fresh).await?;
-        match response.status() {
-            StatusCode::UNAUTHORIZED => Err(later("The forge refuses the token.".to_owned())),
-            _ => Ok(response),
-        }
+    async fn ask(&self, request: &Request<Bytes>) -> Result<Response<Incoming>, Error> {
+        let ask = |token| async move { self.ask_with(request, &token).await };
+        self.tokens.ask(ask).await.map(|(_, response)| response)
     }
 
     async fn ask_with(
         &self,
         request: &Request<Bytes>,
         token: &SecretString,
-    ) -> Result<Response<Incoming>, Error> {
+    ) -> Result<(StatusCode, Response<Incoming>), Error> {
         let mut request = request.clone();
         request.headers_mut().insert(header::AUTHORIZATION, basic(&self.user, token)?);
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static("git/evenkeel"));
         let asked = self.client.send(request).await;
-        asked.map_err(|error| later(format!("The forge cannot be reached: {error}.")))
+        let response = asked.map_err(|error| later(format!("The forge cannot be reached: {error}.")))?;
+        Ok((response.status(), response))
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Made {
     pub(super) base: String,
 }
 
-/// A clone for one delivery; it goes when this is dropped.
+/// A clone for one delivery.
 pub(super) struct Clone<'a> {
     directory: PathBuf,
     delivery: &'a Delivery,
@@ -57,12 +57,15 @@ impl<'a> Clone<'a> {
         Ok(Made { commit, base })
     }
 
+    /// An empty folder, whatever a process that died has left there.
     async fn prepare(&self) -> std::io::Result<()> {
-        match tokio::fs::remove_dir_all(&self.directory).await {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        self.remove().await;
         tokio::fs::create_dir_all(&self.directory).await
+    }
+
+    /// Removes it, off the threads that drive runs; what cannot be removed is in nobody's way.
+    pub(super) async fn remove(&self) {
+        let _ = tokio::fs::remove_dir_all(&self.directory).await;
     }
 
     /// The base, and whether the branch is there.
@@ -152,9 +155,9 @@ impl<'a> Clone<'a> {
     }
 }
 
+/// A delivery that was given up in between leaves no clone.
 impl Drop for Clone<'_> {
     fn drop(&mut self) {
-        // What is left is removed when the next process starts.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

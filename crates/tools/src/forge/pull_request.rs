@@ -73,16 +73,10 @@ impl<'a> PullRequests<'a> {
             .ok_or_else(|| later("The forge names no number for a pull request.".to_owned()))
     }
 
-    /// Asks; once more with another token if the first is refused.
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
-        let tokens = &self.place.host.tokens;
-        let token = tokens.get(None).await?;
-        let (status, answer) = self.ask_with(&method, path, body, &token).await?;
-        if status != StatusCode::UNAUTHORIZED {
-            return judged(status, answer);
-        }
-        let fresh = tokens.get(Some(&token)).await?;
-        let (status, answer) = self.ask_with(&method, path, body, &fresh).await?;
+        let method = &method;
+        let ask = |token| async move { self.ask_with(method, path, body, &token).await };
+        let (status, answer) = self.place.host.tokens.ask(ask).await?;
         judged(status, answer)
     }
 
@@ -125,7 +119,7 @@ fn judged(status: StatusCode, answer: Value) -> Result<Value, Error> {
     let said: String = said.chars().take(200).collect();
     let text = format!("The forge answers {}: {said}.", status.as_u16());
     let is_busy = status.is_server_error()
-        || [401, 408, 409, 425, 429].contains(&status.as_u16())
+        || [408, 409, 425, 429].contains(&status.as_u16())
         || said.contains("already exists")
         || said.contains("rate limit");
     if is_busy { Err(later(text)) } else { Err(never(text, "Check the token's rights and the repository.")) }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use evenkeel_core::{Code, Error, Mono, Origin};
 use evenkeel_env::Env;
+use http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::timeout;
 
@@ -53,8 +54,27 @@ impl Tokens {
         })
     }
 
+    /// Asks with a token, and once more with another one if the forge refuses the first.
+    pub(super) async fn ask<T, F>(&self, ask: impl Fn(SecretString) -> F) -> Result<(StatusCode, T), Error>
+    where
+        F: Future<Output = Result<(StatusCode, T), Error>>,
+    {
+        let token = self.get(None).await?;
+        match ask(token.clone()).await? {
+            (StatusCode::UNAUTHORIZED, _) => {}
+            answered => return Ok(answered),
+        }
+        let fresh = self.get(Some(&token)).await?;
+        match ask(fresh).await? {
+            (StatusCode::UNAUTHORIZED, _) => {
+                Err(later(format!("{} refuses the token that was minted for it.", self.host)))
+            }
+            answered => Ok(answered),
+        }
+    }
+
     /// A token; another one than `refused`, if the source has one.
-    pub(super) async fn get(&self, refused: Option<&SecretString>) -> Result<SecretString, Error> {
+    async fn get(&self, refused: Option<&SecretString>) -> Result<SecretString, Error> {
         if let Some(token) = self.held(refused) {
             return Ok(token);
         }

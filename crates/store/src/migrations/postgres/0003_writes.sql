@@ -3,13 +3,12 @@
 -- schema and not to a connection, so any connection of a pooler can call it.
 --
 -- Each takes the groups that are written (`p_ok`), the group of each row, and the rows as columns.
--- The settings keep plans that read whole tables away: they would be made while the tables are small,
--- and kept. For the same reason there is no EXISTS: it may be carried out by reading all of its table.
+-- How their plans are made is set in `0005_plans.sql`. There is no EXISTS in what runs often: it may be
+-- carried out by reading all of its table.
 
 -- Locks the threads in the order of their ids; the groups whose threads are all at their `rev`.
 CREATE FUNCTION evenkeel.write_check(p_id uuid[], p_grp int[], p_rev bigint[]) RETURNS int[]
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     good int[];
 BEGIN
@@ -31,8 +30,7 @@ $$;
 
 CREATE FUNCTION evenkeel.write_known_keys(p_grp int[], p_tenant text[], p_scope uuid[], p_key bytea[])
 RETURNS int[]
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT coalesce(array_agg(u.grp), '{}')
             FROM unnest(p_grp, p_tenant, p_scope, p_key) u(grp, tenant, scope, key)
@@ -41,8 +39,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION evenkeel.write_known_messages(p_grp int[], p_thread uuid[], p_message bytea[]) RETURNS int[]
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT coalesce(array_agg(u.grp), '{}')
             FROM unnest(p_grp, p_thread, p_message) u(grp, thread, message)
@@ -50,8 +47,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION evenkeel.write_known_runs(p_grp int[], p_id uuid[]) RETURNS int[]
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT coalesce(array_agg(u.grp), '{}') FROM unnest(p_grp, p_id) u(grp, id)
             LEFT JOIN evenkeel.runs r ON r.id = u.id
@@ -63,7 +59,7 @@ CREATE FUNCTION evenkeel.write_new_threads(
     p_ok int[], p_mark uuid, p_grp int[], p_id uuid[], p_updated_at bigint[], p_rev bigint[],
     p_places bigint[], p_busy boolean[], p_newest_run uuid[], p_row text[], p_tenant text[],
     p_created_at bigint[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.threads
         (id, tenant, created_at, updated_at, rev, mark, places, busy, newest_run, row)
@@ -77,9 +73,7 @@ END $$;
 CREATE FUNCTION evenkeel.write_old_threads(
     p_ok int[], p_mark uuid, p_grp int[], p_id uuid[], p_updated_at bigint[], p_rev bigint[],
     p_places bigint[], p_busy boolean[], p_newest_run uuid[], p_row text[]
-) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE evenkeel.threads t SET updated_at = u.updated_at, rev = u.rev, mark = p_mark,
         places = u.places, busy = u.busy, newest_run = u.newest_run, row = u.row
@@ -90,7 +84,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.write_metadata(
     p_ok int[], p_grp int[], p_thread uuid[], p_body text[], p_blob bytea[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.thread_metadata (thread, body, blob)
     SELECT u.thread, u.body, u.blob FROM unnest(p_grp, p_thread, p_body, p_blob) u(grp, thread, body, blob)
@@ -101,7 +95,7 @@ END $$;
 CREATE FUNCTION evenkeel.write_new_runs(
     p_ok int[], p_grp int[], p_id uuid[], p_state text[], p_hidden boolean[], p_row text[],
     p_thread uuid[], p_tenant text[], p_place bigint[], p_outcome text[], p_outcome_blob bytea[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.runs (id, thread, tenant, place, state, hidden, row, outcome, outcome_blob)
     SELECT u.id, u.thread, u.tenant, u.place, u.state, u.hidden, u.row, u.outcome, u.outcome_blob
@@ -113,7 +107,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.write_specs(
     p_ok int[], p_grp int[], p_run uuid[], p_body text[], p_blob bytea[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.run_specs (run, body, blob)
     SELECT u.run, u.body, u.blob FROM unnest(p_grp, p_run, p_body, p_blob) u(grp, run, body, blob)
@@ -122,9 +116,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.write_old_runs(
     p_ok int[], p_grp int[], p_id uuid[], p_state text[], p_hidden boolean[], p_row text[]
-) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE evenkeel.runs r SET state = u.state, hidden = u.hidden, row = u.row
     FROM unnest(p_grp, p_id, p_state, p_hidden, p_row) u(grp, id, state, hidden, row)
@@ -134,9 +126,7 @@ END $$;
 CREATE FUNCTION evenkeel.write_ended_runs(
     p_ok int[], p_grp int[], p_id uuid[], p_state text[], p_hidden boolean[], p_row text[],
     p_outcome text[], p_outcome_blob bytea[]
-) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE evenkeel.runs r SET state = u.state, hidden = u.hidden, row = u.row, outcome = u.outcome,
         outcome_blob = u.outcome_blob
@@ -149,7 +139,7 @@ CREATE FUNCTION evenkeel.write_new_open(
     p_ok int[], p_grp int[], p_run uuid[], p_state text[], p_ready boolean[], p_not_before bigint[],
     p_owner uuid[], p_wait_on text[], p_wait_route text[], p_thread uuid[], p_class bigint[],
     p_deadline bigint[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.open_runs
         (run, thread, state, ready, not_before, owner, wait_on, wait_route, class, deadline)
@@ -164,9 +154,7 @@ END $$;
 CREATE FUNCTION evenkeel.write_old_open(
     p_ok int[], p_grp int[], p_run uuid[], p_state text[], p_ready boolean[], p_not_before bigint[],
     p_owner uuid[], p_wait_on text[], p_wait_route text[]
-) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE evenkeel.open_runs o SET state = u.state, ready = u.ready, not_before = u.not_before,
         owner = u.owner, wait_on = u.wait_on, wait_route = u.wait_route
@@ -175,9 +163,7 @@ BEGIN
     WHERE o.run = u.run AND u.grp = ANY(p_ok);
 END $$;
 
-CREATE FUNCTION evenkeel.write_no_longer_open(p_ok int[], p_grp int[], p_run uuid[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+CREATE FUNCTION evenkeel.write_no_longer_open(p_ok int[], p_grp int[], p_run uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM evenkeel.open_runs o USING unnest(p_grp, p_run) u(grp, run)
     WHERE o.run = u.run AND u.grp = ANY(p_ok);
@@ -186,7 +172,7 @@ END $$;
 CREATE FUNCTION evenkeel.write_new_events(
     p_ok int[], p_grp int[], p_thread uuid[], p_seq bigint[], p_run uuid[], p_step bigint[],
     p_at bigint[], p_body text[], p_blob bytea[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.events (thread, seq, run, step, at, body, blob)
     SELECT u.thread, u.seq, u.run, u.step, u.at, u.body, u.blob
@@ -197,7 +183,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.write_new_effects(
     p_ok int[], p_grp int[], p_run uuid[], p_effect bytea[], p_intended bigint[], p_settled bigint[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.effects (run, effect, intended, settled)
     SELECT u.run, u.effect, u.intended, u.settled
@@ -209,7 +195,7 @@ END $$;
 CREATE FUNCTION evenkeel.write_new_keys(
     p_ok int[], p_grp int[], p_tenant text[], p_scope uuid[], p_key bytea[], p_thread uuid[],
     p_run uuid[], p_created_at bigint[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.idempotency_keys (tenant, scope, key, thread, run, created_at)
     SELECT u.tenant, u.scope, u.key, u.thread, u.run, u.created_at
@@ -220,7 +206,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.write_new_messages(
     p_ok int[], p_grp int[], p_thread uuid[], p_message bytea[], p_run uuid[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.accepted_messages (thread, message, run)
     SELECT u.thread, u.message, u.run FROM unnest(p_grp, p_thread, p_message, p_run) u(grp, thread, message, run)
@@ -228,7 +214,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION evenkeel.write_new_writers(p_ok int[], p_grp int[], p_id uuid[], p_thread uuid[])
-RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.writers (id, thread)
     SELECT u.id, u.thread FROM unnest(p_grp, p_id, p_thread) u(grp, id, thread)
@@ -238,7 +224,7 @@ END $$;
 -- Blobs are stored whether their group is written or not: they are named by what they hold.
 CREATE FUNCTION evenkeel.write_new_blobs(
     p_ok int[], p_grp int[], p_id bytea[], p_size bigint[], p_packed boolean[], p_bytes bytea[]
-) RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.blobs (id, size, packed, touches, bytes)
     SELECT u.id, u.size, u.packed, 0, u.bytes
@@ -247,7 +233,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION evenkeel.write_new_blob_names(p_ok int[], p_grp int[], p_blob bytea[], p_thread uuid[])
-RETURNS void LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.blob_names (blob, thread)
     SELECT u.blob, u.thread FROM unnest(p_grp, p_blob, p_thread) u(grp, blob, thread)
@@ -257,8 +243,7 @@ END $$;
 -- Threads with everything that hangs on them. A blob goes if only these threads name it in the view of
 -- the statement and nobody has stored it again since: that raises `touches`, which PostgreSQL looks at
 -- once more when it has waited for the row.
-CREATE FUNCTION evenkeel.write_deletions(p_ok int[], p_grp int[], p_id uuid[]) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION evenkeel.write_deletions(p_ok int[], p_grp int[], p_id uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     WITH gone AS (
         SELECT u.id FROM unnest(p_grp, p_id) u(grp, id) WHERE u.grp = ANY(p_ok)
@@ -301,8 +286,7 @@ BEGIN
 END $$;
 
 -- Stores how many writes a counter has seen refused.
-CREATE FUNCTION evenkeel.write_fenced(p_writer uuid, p_n bigint) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION evenkeel.write_fenced(p_writer uuid, p_n bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO evenkeel.fenced (writer, n) VALUES (p_writer, p_n)
     ON CONFLICT (writer) DO UPDATE SET n = excluded.n;

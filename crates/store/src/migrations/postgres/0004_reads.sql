@@ -4,8 +4,7 @@
 
 CREATE FUNCTION evenkeel.read_threads(p_id uuid[], p_tenant text[])
 RETURNS TABLE (ord bigint, rev bigint, places bigint, row_json text, is_taken boolean)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT q.ord, own.rev, own.places, own.row, x.id IS NOT NULL
@@ -19,8 +18,7 @@ RETURNS TABLE (
     place bigint, hidden boolean, row_json text, spec text, spec_size bigint, spec_packed boolean,
     spec_bytes bytea, outcome text, outcome_size bigint, outcome_packed boolean, outcome_bytes bytea
 )
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT r.place, r.hidden, r.row, s.body, sb.size, sb.packed, sb.bytes,
@@ -39,8 +37,7 @@ RETURNS TABLE (
     spec_bytes bytea, outcome text, outcome_size bigint, outcome_packed boolean, outcome_bytes bytea,
     rev bigint, places bigint, thread_json text, ord bigint, is_taken boolean
 )
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT r.place, r.hidden, r.row, s.body, sb.size, sb.packed, sb.bytes,
@@ -61,8 +58,7 @@ RETURNS TABLE (
     ord bigint, thread uuid, seq bigint, run uuid, step bigint, at bigint, body text, size bigint,
     packed boolean, bytes bytea
 )
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT q.ord, e.thread, e.seq, e.run, e.step, e.at, e.body, b.size, b.packed, b.bytes
@@ -77,8 +73,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.read_keys(p_tenant text[], p_scope uuid[], p_key bytea[])
 RETURNS TABLE (ord bigint, run uuid)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT q.ord, k.run
@@ -88,8 +83,7 @@ END $$;
 
 CREATE FUNCTION evenkeel.read_messages(p_thread uuid[], p_message bytea[])
 RETURNS TABLE (ord bigint, run uuid)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY SELECT q.ord, m.run
