@@ -1,5 +1,7 @@
 //! The HTTP client: hyper-util's pooled client over our connector, with TLS where the URL says so.
 
+mod body;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
@@ -12,7 +14,6 @@ use ::http::{Request, Response, Uri};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
@@ -20,7 +21,10 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tower_service::Service;
 
+pub use body::Body;
+
 use crate::Env;
+use crate::call::Calls;
 use crate::net::{Net, Stream};
 use crate::spawn::Spawn;
 
@@ -30,6 +34,7 @@ use crate::spawn::Spawn;
 /// table that is another in every process, and a simulation could not be repeated.
 #[derive(Clone)]
 pub struct Client {
+    calls: Option<Arc<dyn Calls>>,
     connector: HttpsConnector<Connector>,
     builder: legacy::Builder,
     pools: Arc<Mutex<BTreeMap<String, Pool>>>,
@@ -103,19 +108,20 @@ impl Client {
         if let Some(bytes) = buffer_max {
             builder.http1_max_buf_size(bytes);
         }
-        Self { connector: tls, builder, pools: Arc::default() }
+        Self { calls: env.net.calls(), connector: tls, builder, pools: Arc::default() }
     }
 
     /// Sends one request and waits for the response's headers. Dropping the future, or the
     /// response's body before its end, closes the connection. Sets no timeout besides connect.
-    pub fn send(
-        &self,
-        request: Request<Bytes>,
-    ) -> BoxFuture<'static, Result<Response<Incoming>, ClientError>> {
+    pub fn send(&self, request: Request<Bytes>) -> BoxFuture<'static, Result<Response<Body>, ClientError>> {
         let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
+        if let Some(calls) = &self.calls {
+            let answer = calls.call(request);
+            return Box::pin(async move { answer.await.map_err(|error| uncalled(host, &error)) });
+        }
         let response = self.pool(&host).request(request.map(Full::new));
         Box::pin(async move {
-            response.await.map_err(|error| {
+            response.await.map(|response| response.map(Body::from)).map_err(|error| {
                 let cause = innermost(&error);
                 if error.is_connect() {
                     ClientError::Connect { host, cause, refused: is_refused(&error) }
@@ -136,6 +142,14 @@ impl Client {
         let pool: Pool = self.builder.build(self.connector.clone());
         pools.insert(host.to_owned(), pool.clone());
         pool
+    }
+}
+
+fn uncalled(host: String, error: &io::Error) -> ClientError {
+    let cause = error.to_string();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ClientError::Connect { host, cause, refused: true },
+        _ => ClientError::Broken { host, cause, sent: true },
     }
 }
 

@@ -9,6 +9,7 @@
 //! the HTTP client over our connector, slots (a bounded, tenant-fair, deadline-aware queue in
 //! front of every component), process start, the codec of server-sent events, and watched values.
 
+pub mod call;
 pub mod clock;
 pub mod http;
 pub mod net;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use evenkeel_core::{Generator, Mono, Wall};
 
 pub use clock::{Clock, SystemClock};
-pub use net::{Listener, Net, Stream, TcpNet};
+pub use net::{Accepted, Listener, Net, Stream, TcpNet};
 pub use spawn::{Spawn, Task, TokioSpawn};
 
 /// What a part gets from outside. Cheap to clone.

@@ -2,9 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::call::{Call, Calls};
 
 /// Any duplex byte stream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -21,12 +24,33 @@ pub trait Net: Send + Sync {
 
     /// Listens on `address`; port 0 picks a free one.
     fn listen(&self, address: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
+
+    /// What carries requests without connections, if this network does: only in the simulation.
+    fn calls(&self) -> Option<Arc<dyn Calls>> {
+        None
+    }
+}
+
+/// What arrives at a listener.
+pub enum Accepted {
+    /// A connection.
+    Connection(Box<dyn Stream>),
+    /// A request without one.
+    Call(Call),
 }
 
 /// Accepts connections.
 pub trait Listener: Send + Sync {
     /// Waits for the next connection.
     fn accept(&mut self) -> BoxFuture<'_, io::Result<(Box<dyn Stream>, SocketAddr)>>;
+
+    /// Waits for the next connection or call, for servers that answer both.
+    fn accept_any(&mut self) -> BoxFuture<'_, io::Result<(Accepted, SocketAddr)>> {
+        Box::pin(async move {
+            let (stream, peer) = self.accept().await?;
+            Ok((Accepted::Connection(stream), peer))
+        })
+    }
 
     /// The address it listens on.
     ///

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use clap::Args;
 use evenkeel_core::{Code, Error, Origin};
-use evenkeel_env::http::{Client, ClientError};
+use evenkeel_env::http::{Body, Client, ClientError};
 use evenkeel_env::{Env, sse};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Limited};
@@ -113,7 +113,7 @@ impl Server {
         path: &str,
         body: Option<&Value>,
         headers: &[(&str, &str)],
-    ) -> Result<Response<hyper::body::Incoming>, Error> {
+    ) -> Result<Response<Body>, Error> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(key) = &self.key {
             request = request.header("x-api-key", key.expose_secret());
@@ -140,7 +140,7 @@ impl Server {
     }
 
     /// The error that the server reported, as it reported it.
-    async fn refused(&self, response: Response<hyper::body::Incoming>) -> Error {
+    async fn refused(&self, response: Response<Body>) -> Error {
         let status = response.status();
         let body = Limited::new(response.into_body(), 1 << 20).collect().await;
         let bytes = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
@@ -195,7 +195,7 @@ fn code_of(status: u16) -> Code {
 /// An open event stream.
 pub(crate) struct Events {
     address: String,
-    body: hyper::body::Incoming,
+    body: Body,
     parser: sse::Parser,
     ready: VecDeque<sse::Event>,
 }

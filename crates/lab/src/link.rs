@@ -10,6 +10,7 @@ mod proxy;
 mod rule;
 #[cfg(test)]
 mod tests;
+mod way;
 
 pub(crate) use proxy::Proxy;
 pub use rule::Fault;

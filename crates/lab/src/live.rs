@@ -33,7 +33,7 @@ pub(crate) use sample::{Look, Sample};
 use crate::check::{Entry, History, Recorder};
 use crate::provider::{self, Control, Counters, FakeConfig};
 use crate::scenario::{Protect, Scenario, StoreChoice};
-use crate::sim::{Plant, REPOSITORIES, Rehearsal, World};
+use crate::sim::{Depth, Plant, REPOSITORIES, Rehearsal, World};
 use crate::task::{Facts, Script, Solver, Verifier, all, available};
 use fleet::Fleet;
 
@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) program: PathBuf,
     /// The folder for data, logs and repositories.
     pub(crate) root: PathBuf,
+    /// How deep a virtual run goes.
+    pub(crate) depth: Depth,
     /// The simulated world; none for a live run.
     pub(crate) world: Option<Arc<World>>,
     /// A mistake in the simulated store.

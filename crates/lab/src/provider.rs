@@ -132,8 +132,8 @@ pub fn start(env: &Env, config: FakeConfig) -> BoxFuture<'static, anyhow::Result
         let task = env.spawner.spawn(
             "provider-accept",
             Box::pin(async move {
-                while let Ok((stream, _)) = listener.accept().await {
-                    serve::connection(&accepting, stream);
+                while let Ok((accepted, _)) = listener.accept_any().await {
+                    serve::accepted(&accepting, accepted);
                 }
             }),
         );

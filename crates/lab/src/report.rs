@@ -144,7 +144,7 @@ impl Report {
         Self {
             scenario: scenario.name.clone(),
             mode: if trace.is_some() { "virtual" } else { "live" },
-            depth: trace.is_some().then_some("http"),
+            depth: trace.as_ref().map(|trace| trace.depth.as_str()),
             seed,
             store,
             replicas,

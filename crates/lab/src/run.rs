@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use crate::live::{self, Plan};
 use crate::report::{self, How, Report, html, terminal};
 use crate::scenario::{self, Base, Protect, Scenario, StoreChoice};
+pub use crate::sim::Depth;
 use crate::sim::{self, Plant, Trace};
 
 /// How a scenario is run.
@@ -30,6 +31,8 @@ pub struct RunOptions {
     pub scenario: String,
     /// Live or virtual.
     pub mode: Mode,
+    /// How deep a virtual run goes.
+    pub depth: Depth,
     /// Another seed than the file's.
     pub seed: Option<u64>,
     /// Another store than the file's: `sqlite`, `postgres` or a URL.
@@ -140,6 +143,7 @@ async fn once(
         store: store.clone(),
         program,
         root: folder.path(),
+        depth: options.depth,
         world: None,
         plant: Plant::default(),
         progress: progress.clone(),
@@ -167,19 +171,19 @@ async fn measure(
 }
 
 /// Runs a scenario in virtual time on this thread, which must not be one of a runtime.
-pub(crate) fn virtual_here(name: &str, seed: u64) -> anyhow::Result<Report> {
+pub(crate) fn virtual_here(name: &str, seed: u64, depth: Depth) -> anyhow::Result<Report> {
     let scenario = sim::find(name, Some(seed))?;
     let base_s = match (scenario.goals.base, scenario.goals.p99_over_base_max_s) {
         (Base::OwnRun, Some(_)) => {
-            let base = once_here(&scenario.without_faults(), seed, None)?;
+            let base = once_here(&scenario.without_faults(), seed, depth, None)?;
             (base.counts.completed > 0).then_some(base.latency_s.p99)
         }
         _ => None,
     };
-    once_here(&scenario, seed, base_s)
+    once_here(&scenario, seed, depth, base_s)
 }
 
-fn once_here(scenario: &Scenario, seed: u64, base_s: Option<f64>) -> anyhow::Result<Report> {
+fn once_here(scenario: &Scenario, seed: u64, depth: Depth, base_s: Option<f64>) -> anyhow::Result<Report> {
     let folder = Folder::temporary(Mode::Virtual)?;
     let (protect, replicas) = (scenario.protect, scenario.topology.replicas);
     let plan = Plan {
@@ -190,6 +194,7 @@ fn once_here(scenario: &Scenario, seed: u64, base_s: Option<f64>) -> anyhow::Res
         store: StoreChoice::Own(scenario.topology.store),
         program: PathBuf::new(),
         root: folder.path(),
+        depth,
         world: None,
         plant: Plant::default(),
         progress: Arc::new(terminal::Line::new(scenario, protect, false, true)),

@@ -51,6 +51,28 @@ use group::{Group, GroupSpawn};
 use log::Log;
 use net::{HostNet, Network};
 
+/// How much of the product a virtual run goes through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// HTTP over connections in memory.
+    #[default]
+    Http,
+    /// Requests and the pieces of their answers are handed over as they are: the same handlers,
+    /// without HTTP's codec and connections. Several times as fast.
+    Direct,
+}
+
+impl Depth {
+    /// Its name on the command line and in results.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Direct => "direct",
+        }
+    }
+}
+
 /// The wall clock of every virtual run begins here: 2026-01-01.
 const WALL_START: Wall = Wall(1_767_225_600_000);
 
@@ -68,7 +90,7 @@ pub(crate) struct World {
 impl World {
     fn new(plan: &Plan, keep_log: bool) -> Arc<Self> {
         let log = Log::new(keep_log);
-        let network = Network::new(&log, Duration::ZERO);
+        let network = Network::new(&log, Duration::ZERO, plan.depth);
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::starting_at(WALL_START));
         let env = Env {
             clock,
@@ -108,6 +130,8 @@ pub(crate) fn find(name: &str, seed: Option<u64>) -> anyhow::Result<Scenario> {
 /// What only a virtual run has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
+    /// How deep it went.
+    pub(crate) depth: Depth,
     /// Seconds of virtual time.
     pub(crate) virtual_s: f64,
     /// The hash of the event log.
@@ -132,7 +156,7 @@ pub(crate) fn run_here(mut plan: Plan, keep_log: bool) -> anyhow::Result<(Measur
         .build()
         .context("start the runtime of a virtual run")?;
     runtime.block_on(async move {
-        let begun = Instant::now();
+        let (begun, depth) = (Instant::now(), plan.depth);
         let world = World::new(&plan, keep_log);
         plan.world = Some(world.clone());
         let measured = live::run(&world.env, plan).await?;
@@ -140,6 +164,7 @@ pub(crate) fn run_here(mut plan: Plan, keep_log: bool) -> anyhow::Result<(Measur
             world.log.line("history", format_args!("{}", serde_json::to_string(entry)?));
         }
         let trace = Trace {
+            depth,
             virtual_s: begun.elapsed().as_secs_f64(),
             digest: world.log.digest(),
             lines: world.log.take(),

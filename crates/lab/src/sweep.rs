@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::check::{Entry, Violation};
 use crate::report::Report;
-use crate::run::virtual_here;
+use crate::run::{Depth, virtual_here};
 use crate::scenario;
 use crate::sim::SWARM;
 
@@ -33,6 +33,8 @@ pub struct SweepOptions {
     pub seeds: u64,
     /// The first seed.
     pub from: u64,
+    /// How deep the runs go.
+    pub depth: Depth,
     /// Run each seed twice, and count it as failed if its event logs differ.
     pub twice: bool,
     /// Where the result goes as JSON; `-` is standard output.
@@ -94,7 +96,7 @@ pub fn sweep(env: &Env, options: SweepOptions) -> BoxFuture<'static, anyhow::Res
         let bar = bar(options.seeds);
         let mut sweep = Sweep::default();
         while let Some(outcome) = outcomes.recv().await {
-            sweep.take(outcome?, &bar);
+            sweep.take(outcome?, options.depth, &bar);
             let rate = sweep.seeds as f64 / env.mono().since(began).as_secs_f64().max(0.001);
             bar.set_position(sweep.seeds);
             bar.set_message(format!("{rate:.1} seeds/s, {} failed", sweep.failed.len()));
@@ -143,10 +145,12 @@ fn one(options: &SweepOptions, n: u64) -> anyhow::Result<Outcome> {
     let seed = options.from + n;
     let idx = usize::try_from(n).unwrap_or_default() % options.names.len().max(1);
     let name = options.names.get(idx).map_or(SWARM, String::as_str);
-    let report = virtual_here(name, seed).with_context(|| format!("run seed {seed} of {name}"))?;
+    let report =
+        virtual_here(name, seed, options.depth).with_context(|| format!("run seed {seed} of {name}"))?;
     let mut violations = findings(&report);
     if options.twice {
-        let again = virtual_here(name, seed).with_context(|| format!("run seed {seed} of {name} again"))?;
+        let again = virtual_here(name, seed, options.depth)
+            .with_context(|| format!("run seed {seed} of {name} again"))?;
         if again.digest != report.digest {
             let text = format!("Two runs of it differ: {} and {}.", report.digest, again.digest);
             violations.push(of_whole("digest", text));
@@ -205,7 +209,7 @@ fn story(report: &Report, first: &Violation) -> String {
 }
 
 impl Sweep {
-    fn take(&mut self, outcome: Outcome, bar: &ProgressBar) {
+    fn take(&mut self, outcome: Outcome, depth: Depth, bar: &ProgressBar) {
         self.seeds += 1;
         for probe in outcome.probes {
             *self.probes.entry(probe).or_default() += 1;
@@ -220,9 +224,10 @@ impl Sweep {
                 eprintln!("  {} {}: {}", violation.property, violation.turn, violation.text);
             }
             eprint!("{story}");
+            let (name, seed) = (&failed.scenario, failed.seed);
+            let depth = depth.as_str();
             eprintln!(
-                "  again: evenkeel lab run {} --virtual --seed {} --trace FILE",
-                failed.scenario, failed.seed
+                "  again: evenkeel lab run {name} --virtual --depth {depth} --seed {seed} --trace FILE"
             );
         });
         self.failed.push(failed);

@@ -1,25 +1,21 @@
-//! The sockets: one listener, and for each connection two directions.
+//! The sockets: one listener, and for each connection or call two directions.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bytes::{Bytes, BytesMut};
-use evenkeel_core::Mono;
-use evenkeel_env::{Env, Listener, Stream, Task, watch};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use evenkeel_env::call::Call;
+use evenkeel_env::{Accepted, Env, Listener, Stream, Task, watch};
+use http::{Request, Uri};
 use tokio::time::timeout;
 
-use super::rule::{Direction, Fault, Opening, Pace, Rules, Step};
+use super::rule::{Direction, Fault, Opening, Rules};
+use super::way::{From, FromCall, To, ToCall, Way};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_millis(50);
-const CHUNK: usize = 16 << 10;
-/// Chunks on their way in one direction at most; behind them the sender feels the slowness.
-const ON_THE_WAY: usize = 64;
 
 /// A connection that can be broken. It ends with this value.
 pub(crate) struct Proxy {
@@ -93,118 +89,92 @@ impl Accept {
             }
             let accepted = async {
                 match &mut listener {
-                    Some(listener) => listener.accept().await,
+                    Some(listener) => listener.accept_any().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 biased;
                 changed = self.rules.changed() => if changed.is_err() { return },
-                accepted = accepted => if let Ok((stream, _)) = accepted { self.pass(stream) },
+                accepted = accepted => if let Ok((accepted, _)) = accepted { self.pass(accepted) },
             }
         }
     }
 
-    fn pass(&self, client: Box<dyn Stream>) {
+    fn pass(&self, accepted: Accepted) {
         if self.rules.borrow().opening() == Opening::Ends {
             return;
         }
-        let (env, port, rules) = (self.env.clone(), self.port, self.rules.clone());
+        let passage = Passage { env: self.env.clone(), port: self.port, rules: self.rules.clone() };
         let spawner = self.env.spawner.clone();
         spawner.spawn(
             "link",
             Box::pin(async move {
-                let connect = env.net.connect(Ipv4Addr::LOCALHOST.to_string(), port);
-                let Ok(Ok(target)) = timeout(CONNECT_WITHIN, connect).await else { return };
-                both(&env, client, target, rules).await;
+                let mut cut = passage.rules.clone();
+                let passing = async {
+                    match accepted {
+                        Accepted::Connection(client) => passage.connection(client).await,
+                        Accepted::Call(call) => passage.call(call).await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    // The sender of a proxy that was dropped is gone: the connection ends as well.
+                    _ = cut.wait_for(|rules| rules.opening() == Opening::Ends) => {}
+                    // An end that broke is closed by dropping both.
+                    _ = passing => {}
+                }
             }),
         );
     }
 }
 
-/// Passes bytes both ways until both ends have closed, or one of them broke.
-async fn both(env: &Env, client: Box<dyn Stream>, target: Box<dyn Stream>, rules: watch::Receiver<Rules>) {
-    let (client_read, client_write) = tokio::io::split(client);
-    let (target_read, target_write) = tokio::io::split(target);
-    let way = |direction| Way { env: env.clone(), direction, rules: rules.clone(), pace: Pace::default() };
-    let requests = way(Direction::Requests).pass(client_read, target_write);
-    let answers = way(Direction::Answers).pass(target_read, client_write);
-    let mut cut = rules.clone();
-    let passing = async { futures_util::future::try_join(requests, answers).await.map(drop) };
-    tokio::select! {
-        biased;
-        // The sender of a proxy that was dropped is gone: the connection ends as well.
-        _ = cut.wait_for(|rules| rules.opening() == Opening::Ends) => {}
-        // An end that broke is closed by dropping both.
-        _ = passing => {}
-    }
-}
-
-struct Way {
+/// One connection or call through the link.
+struct Passage {
     env: Env,
-    direction: Direction,
+    port: u16,
     rules: watch::Receiver<Rules>,
-    pace: Pace,
 }
 
-impl Way {
-    async fn pass(
-        mut self,
-        mut from: impl AsyncRead + Unpin,
-        mut to: impl AsyncWrite + Unpin,
-    ) -> io::Result<()> {
-        let mut buffer = BytesMut::with_capacity(CHUNK);
-        let mut on_the_way: VecDeque<(Mono, Bytes)> = VecDeque::new();
-        let mut open = true;
-        while open || !on_the_way.is_empty() {
-            let now = self.env.mono();
-            let due = on_the_way.front().map(|(at, _)| at.since(now));
-            let may_read = open && on_the_way.len() < ON_THE_WAY;
-            buffer.reserve(CHUNK);
-            tokio::select! {
-                biased;
-                () = tokio::time::sleep(due.unwrap_or_default()), if due.is_some() => {
-                    if let Some((_, bytes)) = on_the_way.pop_front() {
-                        self.released(&mut to, &bytes).await?;
-                    }
-                }
-                read = from.read_buf(&mut buffer), if may_read => match read? {
-                    0 => open = false,
-                    _ => {
-                        let bytes = buffer.split().freeze();
-                        let after = self.after(bytes.len()).await?;
-                        if after.is_zero() && on_the_way.is_empty() {
-                            to.write_all(&bytes).await?;
-                        } else {
-                            on_the_way.push_back((self.env.mono().after(after), bytes));
-                        }
-                    }
-                },
-            }
-        }
-        to.shutdown().await
+impl Passage {
+    /// Passes bytes both ways until both ends have closed, or one of them broke.
+    async fn connection(self, client: Box<dyn Stream>) -> io::Result<()> {
+        let connect = self.env.net.connect(Ipv4Addr::LOCALHOST.to_string(), self.port);
+        let Ok(target) = timeout(CONNECT_WITHIN, connect).await else {
+            return Err(io::ErrorKind::TimedOut.into());
+        };
+        let (client_read, client_write) = tokio::io::split(client);
+        let (target_read, target_write) = tokio::io::split(target?);
+        let requests = self.way(Direction::Requests).pass(From::new(client_read), To(target_write));
+        let answers = self.way(Direction::Answers).pass(From::new(target_read), To(client_write));
+        futures_util::future::try_join(requests, answers).await.map(drop)
     }
 
-    /// How long the next bytes take, once nothing holds them.
-    async fn after(&mut self, n_bytes: usize) -> io::Result<Duration> {
-        loop {
-            let now = self.env.mono();
-            let step = self.rules.borrow_and_update().step(self.direction, n_bytes, now, &mut self.pace);
-            match step {
-                Step::PassAfter(after) => return Ok(after),
-                Step::End => return Err(io::ErrorKind::ConnectionReset.into()),
-                Step::Wait => {
-                    if self.rules.changed().await.is_err() {
-                        return Err(io::ErrorKind::ConnectionReset.into());
-                    }
-                }
-            }
-        }
+    /// Passes a request on and its answer back, unless who asked leaves.
+    async fn call(self, mut call: Call) -> io::Result<()> {
+        let calls = self.env.net.calls().ok_or(io::ErrorKind::Unsupported)?;
+        let (mut head, body) = std::mem::take(&mut call.request).into_parts();
+        head.uri = on_port(&head.uri, self.port)?;
+        let asking = async {
+            self.way(Direction::Requests).pass_whole(body.len()).await?;
+            calls.call(Request::from_parts(head, body)).await
+        };
+        let answer = tokio::select! {
+            biased;
+            () = call.left() => return Ok(()),
+            answer = asking => answer?,
+        };
+        let (head, body) = answer.into_parts();
+        let to = ToCall::Waiting(Some((call, head)));
+        self.way(Direction::Answers).pass(FromCall::new(body), to).await
     }
 
-    /// Passes bytes whose time has come, unless something holds them by now.
-    async fn released(&mut self, to: &mut (impl AsyncWrite + Unpin), bytes: &Bytes) -> io::Result<()> {
-        self.after(0).await?;
-        to.write_all(bytes).await
+    fn way(&self, direction: Direction) -> Way {
+        Way::new(&self.env, direction, &self.rules)
     }
+}
+
+fn on_port(uri: &Uri, port: u16) -> io::Result<Uri> {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    format!("http://{}:{port}{path}", Ipv4Addr::LOCALHOST).parse().map_err(io::Error::other)
 }

@@ -11,6 +11,11 @@ use evenkeel_env::http::{Client, ClientError};
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
+use tokio::time::Instant;
+
+/// How long a read of the harvest may be refused.
+const READ_WITHIN: Duration = Duration::from_secs(120);
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Why there is no good answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +48,27 @@ impl Door {
         let text = self.text(path).await?;
         serde_json::from_str(&text)
             .map_err(|error| Trouble::Unknown(format!("the answer is not JSON: {error}")))
+    }
+
+    /// Reads what the harvest needs, however busy the servers are: a refusal that passes is waited
+    /// out. Nothing if it is not there.
+    ///
+    /// # Errors
+    /// If it is refused for good, or for longer than [`READ_WITHIN`].
+    pub(crate) async fn read(&self, path: &str) -> Result<Option<Value>, Trouble> {
+        let until = Instant::now() + READ_WITHIN;
+        loop {
+            let trouble = match self.get(path).await {
+                Ok(value) => return Ok(Some(value)),
+                Err(Trouble::Refused(404, _)) => return Ok(None),
+                Err(trouble @ Trouble::Refused(code, _)) if code != 429 && code < 500 => return Err(trouble),
+                Err(trouble) => trouble,
+            };
+            if Instant::now() >= until {
+                return Err(trouble);
+            }
+            tokio::time::sleep(READ_AGAIN_AFTER).await;
+        }
     }
 
     /// The body as text, for what is not JSON.

@@ -89,14 +89,14 @@ struct End {
 async fn store(run: &Run, door: &Door, asked: &Asked) -> anyhow::Result<Option<End>> {
     let task = asked.task;
     // A thread that never came to be has no runs.
-    let runs = door.get(&format!("/threads/{}/runs?limit=100", asked.thread)).await.unwrap_or_default();
+    let runs = door.read(&format!("/threads/{}/runs?limit=100", asked.thread)).await?.unwrap_or_default();
     let ids = runs.as_array().into_iter().flatten().filter_map(|run| run["run_id"].as_str());
     let ids: Vec<String> = ids.map(str::to_owned).collect();
     run.recorder.add(|_| Entry::Thread { task, runs: ids.clone() });
     let Some(id) = asked.run.clone().filter(|id| ids.contains(id)).or_else(|| ids.into_iter().next()) else {
         return Ok(None);
     };
-    let stored: StoredRun = typed(door.get(&format!("/v1/runs/{id}")).await?).context("read a run")?;
+    let stored: StoredRun = typed(here(door, &format!("/v1/runs/{id}")).await?).context("read a run")?;
     let events = events(door, &id).await?;
     let completed = stored.state == RunState::Completed;
     let diff = stored.outcome.as_ref().and_then(|outcome| outcome.diff.clone());
@@ -108,11 +108,16 @@ async fn events(door: &Door, run: &str) -> anyhow::Result<Vec<Event>> {
     let mut events: Vec<Event> = Vec::new();
     let mut after = Some(0);
     while let Some(seq) = after {
-        let page = door.get(&format!("/v1/runs/{run}/events?after={seq}&limit={PAGE}")).await?;
+        let page = here(door, &format!("/v1/runs/{run}/events?after={seq}&limit={PAGE}")).await?;
         events.extend(typed::<Vec<Event>>(page["events"].clone()).context("read the events of a run")?);
         after = page["next_after"].as_u64();
     }
     Ok(events)
+}
+
+/// Reads what must be there.
+pub(super) async fn here(door: &Door, path: &str) -> anyhow::Result<Value> {
+    door.read(path).await?.with_context(|| format!("{path} is not there"))
 }
 
 pub(super) fn typed<T: serde::de::DeserializeOwned>(value: Value) -> anyhow::Result<T> {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use evenkeel_env::Stream;
+use evenkeel_env::call::Call as Asking;
+use evenkeel_env::{Accepted, Stream};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
-use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ const BODY_BYTES_MAX: usize = 32 << 20;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Serves one accepted connection on a task of its own, until it ends or an outage cuts it.
-pub(crate) fn connection(shared: &Arc<Shared>, stream: Box<dyn Stream>) {
+/// Serves what was accepted on a task of its own, until it ends or an outage cuts it.
+pub(crate) fn accepted(shared: &Arc<Shared>, accepted: Accepted) {
     if shared.has(&Fault::Down) {
         // Accepted and closed at once: this way a call to a dead provider is counted exactly.
         Call::begin(shared).outcome = "down";
@@ -37,26 +37,44 @@ pub(crate) fn connection(shared: &Arc<Shared>, stream: Box<dyn Stream>) {
     spawner.spawn(
         "provider-connection",
         Box::pin(async move {
-            let service = service_fn(|request| {
-                let shared = shared.clone();
-                async move { Ok::<_, Infallible>(answer(&shared, request).await) }
-            });
-            let serving = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                // A date would be the machine's, and nobody reads it.
-                .auto_date_header(false)
-                .serve_connection(TokioIo::new(stream), service);
+            let serving = async {
+                match accepted {
+                    Accepted::Connection(stream) => connection(&shared, stream).await,
+                    Accepted::Call(call) => called(&shared, call).await,
+                }
+            };
             tokio::select! {
                 biased;
                 _ = outages.changed() => {}
-                // A client that leaves, or a fault that cuts the stream, ends it with an error.
-                _ = serving => {}
+                () = serving => {}
             }
         }),
     );
 }
 
-async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
+async fn connection(shared: &Arc<Shared>, stream: Box<dyn Stream>) {
+    let service = service_fn(|request| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(answer(&shared, request).await) }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        // A date would be the machine's, and nobody reads it.
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that leaves, or a fault that cuts the stream, ends it with an error.
+    let _ = serving.await;
+}
+
+async fn called(shared: &Arc<Shared>, call: Asking) {
+    call.answer(|request| async move { answer(shared, request.map(Full::new)).await }).await;
+}
+
+async fn answer<B>(shared: &Arc<Shared>, request: Request<B>) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let (head, body) = request.into_parts();
     let wire = match (&head.method, head.uri.path()) {
         (&Method::POST, "/v1/chat/completions") => WireKind::Openai,

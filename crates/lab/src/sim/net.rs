@@ -15,12 +15,16 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use evenkeel_env::{Listener, Net, Stream};
+use evenkeel_env::call::{Call, Calls};
+use evenkeel_env::http::Body;
+use evenkeel_env::{Accepted, Listener, Net, Stream};
 use futures_util::future::BoxFuture;
+use http::{Request, Response};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::Depth;
 use super::log::{Log, fingerprint};
 
 /// Connections that wait to be accepted, per listener; beyond it they are refused.
@@ -30,29 +34,31 @@ const BUFFER: usize = 256 << 10;
 /// The first port that is given to whoever asks for any.
 const FIRST_PORT: u16 = 20_000;
 
-type Accepted = (Box<dyn Stream>, SocketAddr);
+type Arrival = (Accepted, SocketAddr);
 
 /// All listeners and connections of a run.
 pub(super) struct Network {
     state: Mutex<State>,
     log: Log,
-    /// How long bytes and requests for connections are on their way.
+    /// How long bytes, calls and requests for connections are on their way.
     hop: Duration,
+    depth: Depth,
 }
 
 #[derive(Default)]
 struct State {
-    listeners: BTreeMap<u16, (u64, mpsc::Sender<Accepted>)>,
+    listeners: BTreeMap<u16, (u64, mpsc::Sender<Arrival>)>,
     n_listeners: u64,
     next_port: u16,
-    n_connections: u64,
+    /// Connections and calls.
+    n_arrivals: u64,
 }
 
 impl Network {
     /// A network on which everything takes `hop`.
-    pub(super) fn new(log: &Log, hop: Duration) -> Arc<Self> {
+    pub(super) fn new(log: &Log, hop: Duration, depth: Depth) -> Arc<Self> {
         let state = State { next_port: FIRST_PORT, ..State::default() };
-        Arc::new(Self { state: Mutex::new(state), log: log.clone(), hop })
+        Arc::new(Self { state: Mutex::new(state), log: log.clone(), hop, depth })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -61,6 +67,7 @@ impl Network {
 }
 
 /// The network as one process sees it.
+#[derive(Clone)]
 pub(super) struct HostNet {
     pub(super) network: Arc<Network>,
     pub(super) name: Arc<str>,
@@ -69,28 +76,53 @@ pub(super) struct HostNet {
 impl HostNet {
     async fn open(&self, port: u16) -> io::Result<Box<dyn Stream>> {
         let network = &self.network;
-        // Nobody has a connection in the moment in which it asks for one.
-        tokio::task::yield_now().await;
-        if !network.hop.is_zero() {
-            sleep(network.hop).await;
-        }
-        let mut state = network.state();
-        state.n_connections += 1;
-        let n = state.n_connections;
-        let listener = state.listeners.get(&port).map(|(_, queue)| queue.clone());
-        drop(state);
-        let refused = || {
-            network.log.line(&self.name, format_args!("c{n} to {port} refused"));
-            io::Error::from(io::ErrorKind::ConnectionRefused)
-        };
-        let Some(listener) = listener else { return Err(refused()) };
+        let n = self.arrive().await;
         let (ours, theirs) = pair(network, n);
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(n % 40_000).unwrap_or(0) + 25_000));
-        if listener.try_send((Box::new(theirs), peer)).is_err() {
-            return Err(refused());
+        if !self.offer(n, port, Accepted::Connection(Box::new(theirs))) {
+            network.log.line(&self.name, format_args!("c{n} to {port} refused"));
+            return Err(io::ErrorKind::ConnectionRefused.into());
         }
         network.log.line(&self.name, format_args!("c{n} to {port}"));
         Ok(Box::new(ours))
+    }
+
+    async fn ask(self, request: Request<Bytes>) -> io::Result<Response<Body>> {
+        let (log, name) = (&self.network.log, &self.name);
+        let port = request.uri().port_u16().unwrap_or(80);
+        let n = self.arrive().await;
+        let path = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
+        let asked = format!("{} {path} {}", request.method(), fingerprint(request.body()));
+        let (call, answer) = Call::new(request);
+        if !self.offer(n, port, Accepted::Call(call)) {
+            log.line(name, format_args!("r{n} to {port} refused"));
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        log.line(name, format_args!("r{n} to {port} {asked}"));
+        let answer = answer.head().await;
+        match &answer {
+            Ok(response) => log.line(name, format_args!("r{n} is told {}", response.status().as_u16())),
+            Err(_) => log.line(name, format_args!("r{n} breaks")),
+        }
+        answer
+    }
+
+    /// The number of a connection or call, when it has arrived.
+    async fn arrive(&self) -> u64 {
+        // Nobody has a connection in the moment in which it asks for one.
+        tokio::task::yield_now().await;
+        if !self.network.hop.is_zero() {
+            sleep(self.network.hop).await;
+        }
+        let mut state = self.network.state();
+        state.n_arrivals += 1;
+        state.n_arrivals
+    }
+
+    /// Whether somebody listens who has room for it.
+    fn offer(&self, n: u64, port: u16, accepted: Accepted) -> bool {
+        let listener = self.network.state().listeners.get(&port).map(|(_, queue)| queue.clone());
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(n % 40_000).unwrap_or(0) + 25_000));
+        listener.is_some_and(|listener| listener.try_send((accepted, peer)).is_ok())
     }
 
     fn bind(&self, address: SocketAddr) -> io::Result<MemListener> {
@@ -129,6 +161,16 @@ impl Net for HostNet {
         let listener = self.bind(address).map(|listener| Box::new(listener) as Box<dyn Listener>);
         Box::pin(std::future::ready(listener))
     }
+
+    fn calls(&self) -> Option<Arc<dyn Calls>> {
+        (self.network.depth == Depth::Direct).then(|| Arc::new(self.clone()) as Arc<dyn Calls>)
+    }
+}
+
+impl Calls for HostNet {
+    fn call(&self, request: Request<Bytes>) -> BoxFuture<'static, io::Result<Response<Body>>> {
+        Box::pin(self.clone().ask(request))
+    }
 }
 
 struct MemListener {
@@ -136,11 +178,22 @@ struct MemListener {
     name: Arc<str>,
     id: u64,
     address: SocketAddr,
-    accepted: mpsc::Receiver<Accepted>,
+    accepted: mpsc::Receiver<Arrival>,
 }
 
 impl Listener for MemListener {
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Accepted>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(Box<dyn Stream>, SocketAddr)>> {
+        Box::pin(async move {
+            loop {
+                // A call breaks where nobody answers calls.
+                if let (Accepted::Connection(stream), peer) = self.accept_any().await? {
+                    return Ok((stream, peer));
+                }
+            }
+        })
+    }
+
+    fn accept_any(&mut self) -> BoxFuture<'_, io::Result<Arrival>> {
         Box::pin(async move { self.accepted.recv().await.ok_or_else(|| io::ErrorKind::NotConnected.into()) })
     }
 

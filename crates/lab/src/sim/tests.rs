@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_core::control::Protect;
 
-use super::{Plant, Trace, run_here, swarm};
+use super::{Depth, Plant, Trace, run_here, swarm};
 use crate::check;
 use crate::live::{Measured, Plan, Progress, Sample};
 use crate::scenario::{self, Scenario, StoreChoice};
@@ -18,11 +18,15 @@ impl Progress for Silent {
     fn show(&self, _sample: &Sample) {}
 }
 
-fn trace(scenario: &Scenario, seed: u64) -> Trace {
-    run(scenario, seed, Plant::Nothing).1
+fn trace(scenario: &Scenario, seed: u64, depth: Depth) -> Trace {
+    run_at(depth, scenario, seed, Plant::Nothing).1
 }
 
 fn run(scenario: &Scenario, seed: u64, plant: Plant) -> (Measured, Trace) {
+    run_at(Depth::Http, scenario, seed, plant)
+}
+
+fn run_at(depth: Depth, scenario: &Scenario, seed: u64, plant: Plant) -> (Measured, Trace) {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan {
         scenario: scenario.clone(),
@@ -32,6 +36,7 @@ fn run(scenario: &Scenario, seed: u64, plant: Plant) -> (Measured, Trace) {
         store: StoreChoice::Own(scenario.topology.store),
         program: std::path::PathBuf::new(),
         root: dir.path().to_owned(),
+        depth,
         world: None,
         plant,
         progress: Arc::new(Silent),
@@ -41,7 +46,13 @@ fn run(scenario: &Scenario, seed: u64, plant: Plant) -> (Measured, Trace) {
 
 /// Runs it twice; the first line that differs tells where chance came in.
 fn check(scenario: &Scenario, seed: u64) {
-    let (first, second) = (trace(scenario, seed), trace(scenario, seed));
+    for depth in [Depth::Http, Depth::Direct] {
+        check_at(depth, scenario, seed);
+    }
+}
+
+fn check_at(depth: Depth, scenario: &Scenario, seed: u64) {
+    let (first, second) = (trace(scenario, seed, depth), trace(scenario, seed, depth));
     assert!(first.lines.len() > 100, "{} left only {} lines", scenario.name, first.lines.len());
     if first.digest == second.digest {
         return;
@@ -50,8 +61,9 @@ fn check(scenario: &Scenario, seed: u64) {
     let at = differs.unwrap_or(first.lines.len().min(second.lines.len()));
     let line = |trace: &Trace| trace.lines.get(at).cloned().unwrap_or_default();
     panic!(
-        "{} with seed {seed} differs in line {}:\n{}\n{}",
+        "{} with seed {seed} at depth {} differs in line {}:\n{}\n{}",
         scenario.name,
+        depth.as_str(),
         at + 1,
         line(&first),
         line(&second)

@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_core::Error;
-use evenkeel_env::http::{Client, ClientError, ClientOptions};
+use evenkeel_env::http::{Body, Client, ClientError, ClientOptions};
 use evenkeel_env::{Env, Task, watch};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -97,7 +96,7 @@ pub(crate) struct Shown {
 /// How one try at one replica went.
 pub(crate) enum Tried {
     /// It answered.
-    Answered(Response<Incoming>, OnReplica),
+    Answered(Response<Body>, OnReplica),
     /// The request was not taken: it may be sent elsewhere whatever it is.
     NotTaken,
     /// Whether it was carried out is not known.
@@ -406,7 +405,7 @@ impl Drop for Held<'_> {
     }
 }
 
-fn is_draining(response: &Response<Incoming>) -> bool {
+fn is_draining(response: &Response<Body>) -> bool {
     response.status() == StatusCode::SERVICE_UNAVAILABLE && response.headers().contains_key(DRAINING)
 }
 

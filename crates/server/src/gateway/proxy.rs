@@ -65,7 +65,7 @@ pub(crate) async fn forward(
 async fn answer(
     balancer: &Arc<Balancer>,
     plan: &Plan,
-) -> Result<(http::Response<hyper::body::Incoming>, OnReplica), Error> {
+) -> Result<(http::Response<evenkeel_env::http::Body>, OnReplica), Error> {
     let deadline = Instant::now() + balancer.config().hold_max.0;
     let mut tried = Vec::new();
     for _ in 0..balancer.config().tries_max {
@@ -87,7 +87,7 @@ async fn answer(
 fn relayed(
     balancer: Arc<Balancer>,
     plan: Plan,
-    response: http::Response<hyper::body::Incoming>,
+    response: http::Response<evenkeel_env::http::Body>,
     replica: OnReplica,
 ) -> Response {
     let (mut parts, body) = response.into_parts();

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use evenkeel_core::id::TenantId;
+use evenkeel_env::call::Call;
 use evenkeel_env::slots::Slot;
-use evenkeel_env::{Listener, watch};
+use evenkeel_env::{Accepted, Listener, watch};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -75,11 +76,14 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut listener: Box<dyn Listener>, 
             accepted = accept(&shared, listener.as_mut()) => accepted,
         };
         match accepted {
-            Ok((io, client, slot)) => {
+            Ok((accepted, client, slot)) => {
                 let connection = Connection { shared: shared.clone(), client, slot, phase: phase.clone() };
                 let (service, alive) = (service.clone(), alive.clone());
                 let serving = async move {
-                    connection.serve(io, service).await;
+                    match accepted {
+                        Accepted::Connection(io) => connection.serve(io, service).await,
+                        Accepted::Call(call) => connection.answer(call, service).await,
+                    }
                     drop(alive);
                 };
                 shared.env.spawner.spawn("connection", Box::pin(serving));
@@ -98,18 +102,15 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut listener: Box<dyn Listener>, 
 
 /// Takes a connection only when there is a slot for it: beyond the limit clients wait in the
 /// system's own queue.
-async fn accept(
-    shared: &Shared,
-    listener: &mut dyn Listener,
-) -> io::Result<(Box<dyn evenkeel_env::Stream>, SocketAddr, Slot)> {
+async fn accept(shared: &Shared, listener: &mut dyn Listener) -> io::Result<(Accepted, SocketAddr, Slot)> {
     let slot = loop {
         let wait = Duration::from_secs(3600);
         if let Ok(slot) = shared.slots.gateway.acquire(&TenantId::from(""), wait).await {
             break slot;
         }
     };
-    let (io, client) = listener.accept().await?;
-    Ok((io, client, slot))
+    let (accepted, client) = listener.accept_any().await?;
+    Ok((accepted, client, slot))
 }
 
 struct Connection {
@@ -157,6 +158,24 @@ impl Connection {
                     break;
                 }
             }
+        }
+        drop(self.slot);
+    }
+
+    /// The one request of a call. The limits of HTTP itself have no meaning here.
+    async fn answer(mut self, call: Call, service: axum::Router) {
+        let client = proxy::Client(self.client.ip());
+        let answering = call.answer(|mut request| {
+            request.extensions_mut().insert(client);
+            async move {
+                let Ok(response) = service.oneshot(request.map(Body::from)).await;
+                response
+            }
+        });
+        tokio::select! {
+            biased;
+            _ = self.phase.wait_for(|phase| *phase == Phase::Aborting) => {}
+            () = answering => {}
         }
         drop(self.slot);
     }

@@ -195,7 +195,7 @@ async fn answered_by_the_other(
     run: &str,
     other: &str,
     live: crate::world::Sse,
-    wait: http::Response<hyper::body::Incoming>,
+    wait: http::Response<evenkeel_env::http::Body>,
 ) {
     let seen = live.all().await;
     let told: Vec<&Got> = seen.iter().filter(|got| got.data["answered_by"] == json!(other)).collect();

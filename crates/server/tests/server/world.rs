@@ -17,6 +17,7 @@ use evenkeel_core::port::store::{
 use evenkeel_core::run::{Attempt, Outcome, RunState};
 use evenkeel_core::{Error, Wall};
 use evenkeel_env::Env;
+use evenkeel_env::http::Body;
 use evenkeel_env::http::Client;
 use evenkeel_env::slots::{Slot, Slots};
 use evenkeel_harness::HarnessStats;
@@ -29,7 +30,6 @@ use evenkeel_server::{Config, Overrides, Running};
 use evenkeel_store::memory::MemoryStore;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -135,7 +135,7 @@ impl Door {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> http::Response<Incoming> {
+    ) -> http::Response<Body> {
         let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -220,7 +220,7 @@ impl World {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> http::Response<Incoming> {
+    ) -> http::Response<Body> {
         self.door.open(method, path, headers, body).await
     }
 
@@ -433,7 +433,7 @@ pub(crate) fn attempt(number: u32) -> Attempt {
 /// A stream of server-sent events, read as it arrives.
 pub(crate) struct Sse {
     pub(crate) headers: HeaderMap,
-    body: Incoming,
+    body: Body,
     buffer: BytesMut,
 }
 
@@ -447,7 +447,7 @@ pub(crate) struct Got {
 }
 
 impl Sse {
-    pub(crate) fn new(response: http::Response<Incoming>) -> Self {
+    pub(crate) fn new(response: http::Response<Body>) -> Self {
         let (parts, body) = response.into_parts();
         Self { headers: parts.headers, body, buffer: BytesMut::new() }
     }

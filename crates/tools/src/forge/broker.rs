@@ -5,6 +5,7 @@
 //! sent once more, so what git sends is held until the answer. Redirects are not followed.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use evenkeel_core::Error;
-use evenkeel_env::http::Client;
+use evenkeel_env::http::{Body as Answer, Client};
 use evenkeel_env::{Env, Listener, Task};
 use http::header::{self, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -37,7 +38,7 @@ const PASSED_ON: [&str; 5] =
 /// What of the answer git needs.
 const PASSED_BACK: [&str; 3] = ["content-type", "content-encoding", "cache-control"];
 
-type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A way to one repository; closed when it is dropped.
 pub(crate) struct Broker {
@@ -152,7 +153,7 @@ impl Shared {
         }
     }
 
-    async fn ask(&self, request: &Request<Bytes>) -> Result<Response<Incoming>, Error> {
+    async fn ask(&self, request: &Request<Bytes>) -> Result<Response<Answer>, Error> {
         let ask = |token| async move { self.ask_with(request, &token).await };
         self.tokens.ask(ask).await.map(|(_, response)| response)
     }
@@ -161,7 +162,7 @@ impl Shared {
         &self,
         request: &Request<Bytes>,
         token: &SecretString,
-    ) -> Result<(StatusCode, Response<Incoming>), Error> {
+    ) -> Result<(StatusCode, Response<Answer>), Error> {
         let mut request = request.clone();
         request.headers_mut().insert(header::AUTHORIZATION, basic(&self.user, token)?);
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static("git/evenkeel"));
@@ -187,7 +188,7 @@ fn basic(user: &str, token: &SecretString) -> Result<HeaderValue, Error> {
     Ok(value)
 }
 
-fn back(response: Response<Incoming>) -> Response<Body> {
+fn back(response: Response<Answer>) -> Response<Body> {
     let (head, body) = response.into_parts();
     let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = head.status;

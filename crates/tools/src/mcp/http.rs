@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use evenkeel_env::Env;
-use evenkeel_env::http::{Client, ClientError};
+use evenkeel_env::http::{Body, Client, ClientError};
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
-use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
@@ -78,7 +77,7 @@ pub(super) fn transport(env: &Env, url: &str, token: Option<String>) -> Streamab
 }
 
 impl Http {
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<hyper::body::Incoming>, Failure> {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
         let sent = self.client.send(request).await;
         sent.map_err(|error| StreamableHttpError::Client(HttpError::Request(error)))
     }
@@ -246,7 +245,7 @@ fn unexpected(status: StatusCode, body: &[u8]) -> Failure {
 
 async fn read<B>(response: Response<B>, limit: usize) -> Result<Bytes, Failure>
 where
-    B: Body<Data = Bytes>,
+    B: http_body::Body<Data = Bytes>,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
     match Limited::new(response.into_body(), limit).collect().await {
@@ -255,10 +254,7 @@ where
     }
 }
 
-fn events(
-    response: Response<hyper::body::Incoming>,
-    limit: usize,
-) -> BoxStream<'static, Result<Sse, SseError>> {
+fn events(response: Response<Body>, limit: usize) -> BoxStream<'static, Result<Sse, SseError>> {
     let bytes = Bounded { inner: response.into_body().into_data_stream(), limit, n_bytes: 0, last: 0 };
     SseStream::from_bytes_stream(bytes).boxed()
 }

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use evenkeel_env::Env;
-use evenkeel_env::http::Client as Http;
+use evenkeel_env::http::{Body, Client as Http};
 use evenkeel_env::sse::{Item, Parser};
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -211,7 +210,7 @@ impl Client {
     }
 
     /// Sends a request and judges the status of its answer.
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Incoming>, Trouble> {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Trouble> {
         let creates = request.method() == Method::POST;
         let response = match timeout(HEADERS_WITHIN, self.doors.http.send(request)).await {
             Ok(response) => response.map_err(|error| unknown(error.to_string()))?,
@@ -231,7 +230,7 @@ impl Client {
     }
 
     /// The answer of `wait` and `join`: the thread's values at the end of the run.
-    async fn whole(&self, known: &Known, body: Incoming) -> Result<End, Trouble> {
+    async fn whole(&self, known: &Known, body: Body) -> Result<End, Trouble> {
         let bytes = collect(body).await?;
         let answer: Value =
             serde_json::from_slice(&bytes).map_err(|error| unknown(format!("not JSON: {error}")))?;
@@ -261,7 +260,7 @@ impl Client {
     }
 
     /// The events of a stream until its end.
-    async fn streamed(&self, known: &mut Known, mut body: Incoming) -> Result<End, Trouble> {
+    async fn streamed(&self, known: &mut Known, mut body: Body) -> Result<End, Trouble> {
         let mut parser = Parser::new(LINE_MAX);
         // Pieces are provisional: what came of a reply before its connection broke is void.
         known.pieces = Pieces::default();
@@ -322,7 +321,7 @@ fn retry_after(headers: &HeaderMap) -> Duration {
 }
 
 /// A whole body, unless it falls silent or breaks off.
-async fn collect(mut body: Incoming) -> Result<Bytes, Trouble> {
+async fn collect(mut body: Body) -> Result<Bytes, Trouble> {
     let mut bytes = BytesMut::new();
     loop {
         match timeout(SILENCE_MAX, body.frame()).await {

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::check::Entry;
 use crate::live::Run;
 use crate::live::client::Door;
-use crate::live::harvest::typed;
+use crate::live::harvest::{here, typed};
 
 const PAGE: usize = 1_000;
 const N_READ_AT_ONCE: usize = 8;
@@ -63,11 +63,11 @@ async fn one_more(run: &Run, door: &Door) -> Result<(), String> {
 async fn one(run: &Run, door: &Door, thread: String) -> anyhow::Result<()> {
     let path = format!("/v1/threads/{thread}");
     // A thread that never came to be has no log.
-    let Ok(stored) = door.get(&path).await else { return Ok(()) };
+    let Some(stored) = door.read(&path).await? else { return Ok(()) };
     let version = stored["version"].as_u64().context("a thread has a version")?;
     let mut runs: Vec<StoredRun> = Vec::new();
     loop {
-        let page = door.get(&format!("{path}/runs?limit={PAGE}&offset={}", runs.len())).await?;
+        let page = here(door, &format!("{path}/runs?limit={PAGE}&offset={}", runs.len())).await?;
         let page: Vec<StoredRun> = typed(page).context("read the runs of a thread")?;
         let full = page.len() == PAGE;
         runs.extend(page);
@@ -78,7 +78,7 @@ async fn one(run: &Run, door: &Door, thread: String) -> anyhow::Result<()> {
     let mut events: Vec<Event> = Vec::new();
     let mut after = Some(0);
     while let Some(seq) = after {
-        let page = door.get(&format!("{path}/events?after={seq}&limit={PAGE}")).await?;
+        let page = here(door, &format!("{path}/events?after={seq}&limit={PAGE}")).await?;
         events.extend(typed::<Vec<Event>>(page["events"].clone()).context("read the events of a thread")?);
         after = page["next_after"].as_u64();
     }

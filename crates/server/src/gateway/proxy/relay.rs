@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_env::http::Body;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use super::carried::Carried;
@@ -21,7 +21,7 @@ const RESUME_MAX: Duration = Duration::from_secs(20);
 /// A body: bytes are taken from the replica when the client takes them.
 pub(super) struct Relay {
     balancer: Arc<Balancer>,
-    body: Incoming,
+    body: Body,
     replica: OnReplica,
     carried: Carried,
     rest: Option<Rest>,
@@ -50,7 +50,7 @@ enum Rested {
 impl Relay {
     pub(super) fn new(
         balancer: Arc<Balancer>,
-        body: Incoming,
+        body: Body,
         replica: OnReplica,
         carried: Carried,
         rest: Option<Rest>,
