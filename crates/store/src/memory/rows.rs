@@ -22,6 +22,8 @@ pub(super) struct MemoryRows {
     thread_ids: BTreeMap<ThreadId, u64>,
     runs: BTreeMap<u64, StoredRun>,
     run_ids: BTreeMap<RunId, u64>,
+    /// The runs of each thread.
+    of_thread: BTreeMap<u64, BTreeSet<u64>>,
     /// Authors of events that are no runs, with their threads.
     writers: BTreeMap<RunId, u64>,
     /// The newest key of a thread and of a run.
@@ -77,13 +79,22 @@ impl MemoryRows {
         self.runs.values().filter(|run| !run.hidden).map(|run| &run.row)
     }
 
+    /// Those of one thread.
+    fn rows_of(&self, thread: ThreadId) -> impl DoubleEndedIterator<Item = &RunRow> {
+        let runs = self.thread_ids.get(&thread).and_then(|n| self.of_thread.get(n));
+        let runs = runs.into_iter().flatten().filter_map(|n| self.runs.get(n));
+        runs.filter(|run| !run.hidden).map(|run| &run.row)
+    }
+
     fn open(&self) -> impl Iterator<Item = &RunRow> {
         self.open.iter().filter_map(|n| self.runs.get(n)).map(|run| &run.row)
     }
 
     /// Queued runs of a thread in order of arrival.
     fn queue(&self, thread_n: u64) -> impl Iterator<Item = &RunRow> {
-        self.open().filter(move |row| row.thread_n == thread_n && row.state == RunState::Queued)
+        let runs = self.of_thread.get(&thread_n).into_iter().flatten();
+        let rows = runs.filter_map(|n| self.runs.get(n)).map(|run| &run.row);
+        rows.filter(|row| row.state == RunState::Queued)
     }
 
     /// Threads that a list asks for, in no order.
@@ -187,9 +198,7 @@ impl Rows for MemoryRows {
         self.thread_ids.remove(&thread.id);
         self.writers.retain(|_, thread_n| *thread_n != thread.n);
         self.messages.retain(|(thread_n, _), _| *thread_n != thread.n);
-        let of_thread = |run: &StoredRun| run.row.thread_n == thread.n;
-        let gone: BTreeSet<u64> =
-            self.runs.iter().filter(|(_, run)| of_thread(run)).map(|(n, _)| *n).collect();
+        let gone: BTreeSet<u64> = self.of_thread.remove(&thread.n).unwrap_or_default();
         self.runs.retain(|n, _| !gone.contains(n));
         self.run_ids.retain(|_, n| !gone.contains(n));
         self.open.retain(|n| !gone.contains(n));
@@ -225,6 +234,7 @@ impl Rows for MemoryRows {
         let n = self.n_last.1;
         self.run_ids.insert(row.id, n);
         self.open.insert(n);
+        self.of_thread.entry(row.thread_n).or_default().insert(n);
         let row = RunRow { n, ..row.clone() };
         self.runs.insert(n, StoredRun { row, spec: spec.clone(), outcome: None, hidden: false });
         Ok(n)
@@ -322,8 +332,14 @@ impl Rows for MemoryRows {
     }
 
     fn list_runs(&mut self, list: &ListRuns) -> Rowed<Vec<RunRow>> {
-        let rows = self.rows().rev().filter(|row| is_listed(row, list));
-        Ok(rows.skip(at_most(list.offset)).take(at_most(list.limit)).cloned().collect())
+        let page = |rows: &mut dyn Iterator<Item = &RunRow>| -> Vec<RunRow> {
+            let rows = rows.filter(|row| is_listed(row, list));
+            rows.skip(at_most(list.offset)).take(at_most(list.limit)).cloned().collect()
+        };
+        Ok(match list.thread {
+            Some(thread) => page(&mut self.rows_of(thread).rev()),
+            None => page(&mut self.rows().rev()),
+        })
     }
 
     fn n_by_state(&mut self) -> Rowed<Vec<(RunState, u64)>> {
@@ -381,7 +397,8 @@ impl Rows for MemoryRows {
     }
 
     fn effects(&mut self, run: &RunRow) -> Rowed<Vec<Effect>> {
-        let of_run = self.effects.iter().filter(|((run_n, _), _)| *run_n == run.n);
+        let from = (run.n, EffectId::from(""));
+        let of_run = self.effects.range(from..).take_while(|((run_n, _), _)| *run_n == run.n);
         let mut marks: Vec<(u64, Option<u64>)> =
             of_run.filter_map(|(_, marks)| Some((marks.intended?, marks.settled))).collect();
         marks.sort_unstable();
