@@ -1,8 +1,10 @@
 //! `lab-full`: everything of the lab that takes long, and one page that says what came of it.
 //!
-//! Every scenario runs with several seeds; those of System 1 also on three replicas over PostgreSQL;
-//! and the two plain configurations must lose what they are known to lose. A run that misses a goal
-//! does not stop the rest. The public MCP conformance suite follows.
+//! Every scenario runs live with several seeds; those of System 1 also on three replicas over
+//! PostgreSQL; all of them in virtual time at both depths, twice, where both runs must have one digest;
+//! and the plain configurations must lose what they are known to lose. Then come ten thousand drawn
+//! seeds, the mutation matrix, and the public MCP conformance suite. A part that fails does not stop
+//! the rest.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ struct Case {
     seed: u32,
     /// A plain configuration: passing would prove that the lab proves nothing.
     must_fail: bool,
+    /// In virtual time: once more, with the same digest.
+    twice: bool,
 }
 
 /// What came of a case.
@@ -32,6 +36,11 @@ struct Row {
 
 const THREE_REPLICAS: &[&str] = &["--replicas", "3", "--store", "postgres"];
 const PLAIN: &[&str] = &["--protect", "none"];
+/// Both depths of virtual time.
+const VIRTUAL: [&[&str]; 2] = [&["--virtual", "--depth", "direct"], &["--virtual", "--depth", "http"]];
+const PLAIN_VIRTUAL: &[&str] = &["--virtual", "--protect", "none"];
+/// Sweeps of drawn seeds: the depth and how many.
+const SWEEPS: [(&str, &str); 2] = [("direct", "10000"), ("http", "500")];
 /// What a plain configuration is tried on.
 const LOSING: [&str; 2] = ["system1-as-given", "system2-as-given"];
 
@@ -73,17 +82,44 @@ pub(crate) fn lab_full(args: &[String]) -> Result<()> {
         eprintln!("==> {} of {n_all}: {}", rows.len() + 1, case.title());
         rows.push(run(&binary, &folder, case));
         // After each, so that a look at a long sweep shows what is known.
-        write_page(&folder, &rows, n_all)?;
+        write_page(&folder, &rows, &[], n_all)?;
     }
     let failed: Vec<String> = rows.iter().filter(|row| !row.is_good).map(|row| row.case.title()).collect();
+    let parts = if asked.names.is_empty() { parts(&binary, &folder) } else { Vec::new() };
+    write_page(&folder, &rows, &parts, n_all)?;
     eprintln!("{}", folder.join("index.html").display());
-    if asked.names.is_empty() {
-        mcp()?;
-    }
+    let broken = parts.iter().filter(|part| part.trouble.is_some()).map(|part| part.name.clone());
+    let failed: Vec<String> = failed.into_iter().chain(broken).collect();
     if !failed.is_empty() {
-        bail!("{} of {n_all} runs did not end as they must: {}", failed.len(), failed.join(", "));
+        bail!("{} of {} did not end as they must: {}", failed.len(), n_all + parts.len(), failed.join(", "));
     }
     Ok(())
+}
+
+/// What is no run of a scenario.
+struct Part {
+    name: String,
+    /// Why it did not pass.
+    trouble: Option<String>,
+}
+
+fn parts(binary: &str, folder: &Path) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut take = |name: String, done: Result<()>| {
+        parts.push(Part { name, trouble: done.err().map(|error| format!("{error:#}")) });
+    };
+    for (depth, seeds) in SWEEPS {
+        eprintln!("==> a sweep of {seeds} seeds, {depth}");
+        let json = folder.join(format!("sweep-{depth}.json")).to_string_lossy().into_owned();
+        let args = ["lab", "sweep", "--seeds", seeds, "--depth", depth, "--json", &json];
+        take(format!("sweep of {seeds} seeds, {depth}"), shell::run(binary, &args, &[]));
+    }
+    eprintln!("==> the mutation matrix");
+    let args = ["test", "--workspace", "--locked", "--no-fail-fast", "mutation"];
+    take("mutation matrix".to_owned(), shell::run(&shell::cargo(), &args, &[]));
+    eprintln!("==> the MCP conformance suite");
+    take("MCP conformance".to_owned(), mcp());
+    parts
 }
 
 /// The public MCP conformance suite and the reference servers, against the binary.
@@ -103,14 +139,17 @@ fn cases(binary: &str, asked: &Asked) -> Result<Vec<Case>> {
     let is_asked = |name: &&str| asked.names.is_empty() || asked.names.iter().any(|of| of == name);
     let mut cases = Vec::new();
     for name in known.into_iter().filter(is_asked) {
-        let case = |varied, seed| Case { name: name.to_owned(), varied, seed, must_fail: false };
+        let case =
+            |varied, seed| Case { name: name.to_owned(), varied, seed, must_fail: false, twice: false };
         cases.extend((1..=asked.n_seeds).map(|seed| case(&[], seed)));
         if name.starts_with("system1-") {
             cases.push(case(THREE_REPLICAS, 1));
         }
         if LOSING.contains(&name) {
             cases.push(Case { must_fail: true, ..case(PLAIN, 1) });
+            cases.push(Case { must_fail: true, ..case(PLAIN_VIRTUAL, 1) });
         }
+        cases.extend(VIRTUAL.map(|varied| Case { twice: true, ..case(varied, 1) }));
     }
     Ok(cases)
 }
@@ -134,10 +173,26 @@ fn run(binary: &str, folder: &Path, case: Case) -> Row {
     let own = ["lab", "run", &case.name, "--seed", &seed, "--json", &json_arg, "--html", &html_arg];
     drop(std::fs::remove_file(&json));
     let passed = shell::run(binary, &[&own, case.varied].concat(), &[]).is_ok();
-    let result = std::fs::read(&json).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let result = read(&json);
+    let is_same = !case.twice || {
+        let again = place("again.json");
+        let again_arg = again.to_string_lossy();
+        let own = ["lab", "run", &case.name, "--seed", &seed, "--json", &again_arg];
+        // Whether it passes again, its digest says.
+        drop(shell::run(binary, &[&own, case.varied].concat(), &[]));
+        digest(result.as_ref()).is_some() && digest(result.as_ref()) == digest(read(&again).as_ref())
+    };
     // A run that could not even begin is no proof of anything.
-    let is_good = result.is_some() && passed != case.must_fail;
+    let is_good = result.is_some() && passed != case.must_fail && is_same;
     Row { case, result, is_good }
+}
+
+fn read(json: &Path) -> Option<Value> {
+    std::fs::read(json).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+}
+
+fn digest(result: Option<&Value>) -> Option<String> {
+    result?["digest"].as_str().map(str::to_owned)
 }
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;\
@@ -147,7 +202,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;ma
     @media(prefers-color-scheme:dark){body{color:#dde3ea;background:#14191f}th,td{border-color:#2c3640}\
     .bad{background:#4a1f1f}a{color:#8ab8f0}}";
 
-fn write_page(folder: &Path, rows: &[Row], n_all: usize) -> Result<()> {
+fn write_page(folder: &Path, rows: &[Row], parts: &[Part], n_all: usize) -> Result<()> {
     let n_good = rows.iter().filter(|row| row.is_good).count();
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Evenkeel: the whole lab</title>\
@@ -167,6 +222,12 @@ fn write_page(folder: &Path, rows: &[Row], n_all: usize) -> Result<()> {
             None => page.push_str("<td colspan=\"9\">no result"),
         }
         write!(page, "<td>{verdict}</tr>")?;
+    }
+    page.push_str("</table><table><tr><th>part<th>came to</tr>");
+    for Part { name, trouble } in parts {
+        let class = if trouble.is_some() { " class=\"bad\"" } else { "" };
+        let trouble = trouble.as_deref().unwrap_or("passed").replace('&', "&amp;").replace('<', "&lt;");
+        write!(page, "<tr{class}><td>{name}<td>{trouble}</tr>")?;
     }
     page.push_str("</table></html>");
     let place = folder.join("index.html");

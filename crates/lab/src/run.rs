@@ -39,6 +39,8 @@ pub struct RunOptions {
     pub store: Option<String>,
     /// Another number of replicas than the file's.
     pub replicas: Option<usize>,
+    /// A share of the file's load; all of it if absent.
+    pub load: Option<f64>,
     /// With or without protection, whatever the file says.
     pub protect: Option<Protect>,
     /// Also run it without protection, and show both side by side in the HTML report.
@@ -73,6 +75,7 @@ pub fn run(env: &Env, options: RunOptions) -> BoxFuture<'static, anyhow::Result<
             Mode::Live => scenario::find(&options.scenario)?,
             Mode::Virtual => sim::find(&options.scenario, options.seed)?,
         };
+        let scenario = scenario.with_load(options.load)?;
         let protect = options.protect.unwrap_or(scenario.protect);
         let base_s = match (scenario.goals.base, scenario.goals.p99_over_base_max_s) {
             (Base::OwnRun, Some(_)) if protect == Protect::Full => {
@@ -171,8 +174,8 @@ async fn measure(
 }
 
 /// Runs a scenario in virtual time on this thread, which must not be one of a runtime.
-pub(crate) fn virtual_here(name: &str, seed: u64, depth: Depth) -> anyhow::Result<Report> {
-    let scenario = sim::find(name, Some(seed))?;
+pub(crate) fn virtual_here(name: &str, seed: u64, depth: Depth, load: Option<f64>) -> anyhow::Result<Report> {
+    let scenario = sim::find(name, Some(seed))?.with_load(load)?;
     let base_s = match (scenario.goals.base, scenario.goals.p99_over_base_max_s) {
         (Base::OwnRun, Some(_)) => {
             let base = once_here(&scenario.without_faults(), seed, depth, None)?;

@@ -12,6 +12,7 @@ mod read;
 mod tests;
 mod topology;
 
+use evenkeel_core::Error;
 use evenkeel_model::config::DeploymentLimits;
 use evenkeel_server::config::Limits;
 use serde::Deserialize;
@@ -177,6 +178,22 @@ impl Scenario {
             faults: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// The same with this share of its load; all of it if none is given.
+    ///
+    /// # Errors
+    /// `scenario-invalid` if the share is no share.
+    pub(crate) fn with_load(mut self, share: Option<f64>) -> Result<Self, Error> {
+        let share = share.unwrap_or(1.0);
+        if !(share > 0.0 && share <= 100.0) {
+            return Err(read::invalid(
+                format!("{share} is no share of a load."),
+                "Give --load a number above 0 and up to 100, such as 0.1 for a tenth.",
+            ));
+        }
+        self.traffic.rate_per_s *= share;
+        Ok(self)
     }
 
     /// Whether the load is turns of a chat.

@@ -33,6 +33,8 @@ pub struct SweepOptions {
     pub seeds: u64,
     /// The first seed.
     pub from: u64,
+    /// A share of each scenario's load; all of it if absent.
+    pub load: Option<f64>,
     /// How deep the runs go.
     pub depth: Depth,
     /// Run each seed twice, and count it as failed if its event logs differ.
@@ -89,14 +91,14 @@ pub fn sweep(env: &Env, options: SweepOptions) -> BoxFuture<'static, anyhow::Res
             bail!("With no seed nothing is shown. Give --seeds 1 or more.");
         }
         for name in options.names.iter().filter(|name| *name != SWARM) {
-            scenario::find(name)?;
+            scenario::find(name)?.with_load(options.load)?;
         }
         let began = env.mono();
         let mut outcomes = start(&env, &options);
         let bar = bar(options.seeds);
         let mut sweep = Sweep::default();
         while let Some(outcome) = outcomes.recv().await {
-            sweep.take(outcome?, options.depth, &bar);
+            sweep.take(outcome?, &options, &bar);
             let rate = sweep.seeds as f64 / env.mono().since(began).as_secs_f64().max(0.001);
             bar.set_position(sweep.seeds);
             bar.set_message(format!("{rate:.1} seeds/s, {} failed", sweep.failed.len()));
@@ -145,11 +147,11 @@ fn one(options: &SweepOptions, n: u64) -> anyhow::Result<Outcome> {
     let seed = options.from + n;
     let idx = usize::try_from(n).unwrap_or_default() % options.names.len().max(1);
     let name = options.names.get(idx).map_or(SWARM, String::as_str);
-    let report =
-        virtual_here(name, seed, options.depth).with_context(|| format!("run seed {seed} of {name}"))?;
+    let report = virtual_here(name, seed, options.depth, options.load)
+        .with_context(|| format!("run seed {seed} of {name}"))?;
     let mut violations = findings(&report);
     if options.twice {
-        let again = virtual_here(name, seed, options.depth)
+        let again = virtual_here(name, seed, options.depth, options.load)
             .with_context(|| format!("run seed {seed} of {name} again"))?;
         if again.digest != report.digest {
             let text = format!("Two runs of it differ: {} and {}.", report.digest, again.digest);
@@ -209,7 +211,7 @@ fn story(report: &Report, first: &Violation) -> String {
 }
 
 impl Sweep {
-    fn take(&mut self, outcome: Outcome, depth: Depth, bar: &ProgressBar) {
+    fn take(&mut self, outcome: Outcome, options: &SweepOptions, bar: &ProgressBar) {
         self.seeds += 1;
         for probe in outcome.probes {
             *self.probes.entry(probe).or_default() += 1;
@@ -225,9 +227,10 @@ impl Sweep {
             }
             eprint!("{story}");
             let (name, seed) = (&failed.scenario, failed.seed);
-            let depth = depth.as_str();
+            let depth = options.depth.as_str();
+            let load = options.load.map_or_else(String::new, |load| format!(" --load {load}"));
             eprintln!(
-                "  again: evenkeel lab run {name} --virtual --depth {depth} --seed {seed} --trace FILE"
+                "  again: evenkeel lab run {name} --virtual --depth {depth}{load} --seed {seed} --trace FILE"
             );
         });
         self.failed.push(failed);

@@ -57,6 +57,9 @@ enum Action {
         /// How deep the simulation goes
         #[arg(long, value_enum, default_value = "http")]
         depth: Depth,
+        /// A share of each scenario's load, such as 0.1
+        #[arg(long, value_name = "SHARE")]
+        load: Option<f64>,
         /// Run each seed twice; event logs that differ are a failure
         #[arg(long)]
         twice: bool,
@@ -104,6 +107,9 @@ struct RunArgs {
     /// Replicas of the platform
     #[arg(long, value_name = "N")]
     replicas: Option<usize>,
+    /// A share of the file's load, such as 0.1
+    #[arg(long, value_name = "SHARE")]
+    load: Option<f64>,
     /// With or without protection, whatever the file says
     #[arg(long, value_enum)]
     protect: Option<Protection>,
@@ -159,9 +165,9 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
     let done = match args.action {
         Action::List { json } => list(json),
         Action::Run(run) => scenario(env, *run).await,
-        Action::Sweep { names, seeds, from, depth, twice, workers, json } => {
+        Action::Sweep { names, seeds, from, depth, load, twice, workers, json } => {
             let depth = depth.into();
-            sweep(env, SweepOptions { names, seeds, from, depth, twice, json, workers }).await
+            sweep(env, SweepOptions { names, seeds, from, depth, load, twice, json, workers }).await
         }
         Action::Compare { first, second } => compare(&first, &second),
         Action::Check { history, json } => examine(&history, json),
@@ -195,6 +201,7 @@ async fn scenario(env: &Env, args: RunArgs) -> Done {
         seed: args.seed,
         store: args.store,
         replicas: args.replicas,
+        load: args.load,
         protect: args.protect.map(|protection| match protection {
             Protection::Full => Protect::Full,
             Protection::None => Protect::None,

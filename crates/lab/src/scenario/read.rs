@@ -118,6 +118,6 @@ fn place(file: &str, text: &str, at: usize) -> String {
     format!("{file}:{}", n_lines + 1)
 }
 
-fn invalid(message: String, remedy: &'static str) -> Error {
+pub(super) fn invalid(message: String, remedy: &'static str) -> Error {
     Error::new(Code::ScenarioInvalid, Origin::Ours, message, remedy)
 }
