@@ -217,7 +217,7 @@ impl Scenario {
     /// When the last fault has been healed, in seconds after the load began.
     #[must_use]
     pub fn last_heal_s(&self) -> f64 {
-        self.faults.iter().map(|fault| fault.at_s + fault.for_s).fold(0.0, f64::max)
+        self.faults.iter().flat_map(PlannedFault::spans).map(|(_, ends_s)| ends_s).fold(0.0, f64::max)
     }
 
     /// Seconds of the longest fault that takes a provider away altogether.

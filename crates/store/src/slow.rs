@@ -4,14 +4,19 @@
 //! long as it did. The operation itself is untouched: when the caller goes away while the reply is
 //! held back it has happened all the same, as with a slow disk or network. An engine in memory
 //! takes no time that could be multiplied; `base` is then taken as its time.
+//!
+//! What holds: no reply is held back for longer than the store is slow. An operation that waited a
+//! long time for something else, such as a connection, would otherwise be held back for minutes
+//! after everything is fast again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::Error;
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::store::{Op, Reply, Store};
-use tokio::time::Instant;
+use evenkeel_env::watch;
+use tokio::time::{Instant, timeout_at};
 
 /// How slow a store is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,25 +41,38 @@ impl Slowness {
 /// An engine whose replies can be held back.
 pub struct SlowStore {
     inner: Arc<dyn Store>,
-    slowness: Mutex<Slowness>,
+    slowness: watch::Sender<Slowness>,
 }
 
 impl SlowStore {
     /// Wraps an engine; at full speed until [`SlowStore::set`] is called.
     #[must_use]
     pub fn new(inner: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self { inner, slowness: Mutex::new(Slowness::NONE) })
+        Arc::new(Self { inner, slowness: watch::Sender::new(Slowness::NONE) })
     }
 
-    /// Sets the speed of all operations that answer from now on.
+    /// Sets the speed of all operations that have not answered yet.
     pub fn set(&self, slowness: Slowness) {
-        *self.slowness.lock().unwrap_or_else(PoisonError::into_inner) = slowness;
+        self.slowness.send_replace(slowness);
     }
 
     /// The speed now.
     #[must_use]
     pub fn slowness(&self) -> Slowness {
-        *self.slowness.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.slowness.borrow()
+    }
+
+    /// Holds a reply back that was there at `ready` after an operation that took `took`, for as long
+    /// as the speed of the moment wants it.
+    async fn hold_back(&self, ready: Instant, took: Duration) {
+        let mut slowness = self.slowness.subscribe();
+        loop {
+            let wait = slowness.borrow_and_update().held_back(took);
+            // Only a change of the speed within that time is worth another look.
+            if wait.is_zero() || timeout_at(ready + wait, slowness.changed()).await.is_err() {
+                return;
+            }
+        }
     }
 }
 
@@ -63,10 +81,9 @@ impl Store for SlowStore {
         Box::pin(async move {
             let begun = Instant::now();
             let reply = self.inner.apply(op).await;
-            let wait = self.slowness().held_back(begun.elapsed());
             // Who could not reach the store has waited long enough: a slow disk makes no line slower.
-            if reply.is_ok() && !wait.is_zero() {
-                tokio::time::sleep(wait).await;
+            if reply.is_ok() {
+                self.hold_back(Instant::now(), begun.elapsed()).await;
             }
             reply
         })

@@ -1,11 +1,14 @@
 //! The time line: every fault of the scenario begins and ends at its time.
+//!
+//! What holds: whatever was broken is healed, also when the load is over before the fault's time is.
+//! Nothing else may be left broken when the results are read, or what is found then is the fault's.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::Generator;
-use evenkeel_env::Task;
+use evenkeel_env::{Task, watch};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -20,16 +23,16 @@ use crate::scenario::{Action, PlannedFault, Target};
 /// The faults that were started.
 pub(super) struct Line {
     tasks: Vec<Task>,
+    /// Whether the load is over: what is broken is then healed at once, and nothing else breaks.
+    over: watch::Sender<bool>,
 }
 
 impl Line {
-    /// Ends what has not begun, and waits until everything is up that a fault had left down.
+    /// Heals what is broken, and waits until everything is up that a fault had left down.
     pub(super) async fn settle(self, fleet: &Fleet) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.over.send_replace(true);
         for task in self.tasks {
-            // It was stopped on purpose.
+            // A fault that panicked has said so; what it left down is brought up below.
             drop(task.join().await);
         }
         fleet.settle().await;
@@ -40,6 +43,7 @@ impl Line {
 pub(super) fn start(run: &Run) -> Line {
     let generator = run.env.generator.part("faults");
     let mut tasks = Vec::new();
+    let (over, watched) = watch::channel(false);
     for (idx, planned) in run.plan.scenario.faults.iter().enumerate() {
         for (begins_s, ends_s) in planned.spans() {
             let one = One {
@@ -50,11 +54,12 @@ pub(super) fn start(run: &Run) -> Line {
                 provider: run.providers.get(planned.target_name().trim_start_matches("provider:")).cloned(),
                 recorder: run.recorder.clone(),
                 generator: generator.part(&idx.to_string()),
+                over: watched.clone(),
             };
             tasks.push(run.env.spawner.spawn("lab-fault", one.all()));
         }
     }
-    Line { tasks }
+    Line { tasks, over }
 }
 
 struct One {
@@ -65,12 +70,15 @@ struct One {
     provider: Option<Control>,
     recorder: Recorder,
     generator: Generator,
+    over: watch::Receiver<bool>,
 }
 
 impl One {
     fn all(self) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            tokio::time::sleep_until(self.begins).await;
+            if !self.reaches(self.begins).await {
+                return;
+            }
             match &self.planned.action {
                 Action::Provider(fault) => {
                     let Some(provider) = &self.provider else { return };
@@ -96,10 +104,20 @@ impl One {
         })
     }
 
+    /// Waits for this instant; `false` if the load was over before it came.
+    async fn reaches(&self, at: Instant) -> bool {
+        let mut over = self.over.clone();
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => false,
+            () = tokio::time::sleep_until(at) => true,
+        }
+    }
+
     /// Waits for the fault's end, then heals it; both instants go into the history.
     async fn until_end<F: Future<Output = ()>>(&self, heal: impl FnOnce() -> F) {
         self.note(true);
-        tokio::time::sleep_until(self.ends).await;
+        self.reaches(self.ends).await;
         heal().await;
         self.note(false);
     }
@@ -123,11 +141,13 @@ impl One {
     /// the restart before it comes directly after it.
     async fn kills(&self, times: u32, down: Duration) {
         for moment in self.moments(times) {
-            tokio::time::sleep_until(moment).await;
+            if !self.reaches(moment).await {
+                return;
+            }
             let Some(replica) = self.replica() else { return };
             replica.kill().await;
             self.note(true);
-            tokio::time::sleep(down).await;
+            self.reaches(Instant::now() + down).await;
             replica.start_again().await;
             self.note(false);
         }
@@ -140,7 +160,9 @@ impl One {
             replica.drain().await;
             replica.start_again().await;
             self.note(false);
-            tokio::time::sleep(pause).await;
+            if !self.reaches(Instant::now() + pause).await {
+                return;
+            }
         }
     }
 

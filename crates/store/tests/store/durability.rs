@@ -189,6 +189,26 @@ async fn a_slow_store_answers_late() {
     assert_eq!(begun.elapsed(), late, "at full speed nothing is held back");
 }
 
+#[tokio::test]
+async fn what_a_slow_store_holds_back_answers_when_it_is_fast_again() {
+    use evenkeel_store::slow::{SlowStore, Slowness};
+    tokio::time::pause();
+    let (env, _clock) = world(7);
+    let slow = SlowStore::new(evenkeel_store::memory::MemoryStore::new(&env));
+    let client = StoreClient(slow.clone());
+    slow.set(Slowness { factor: 40.0, base: Duration::from_secs(10) });
+    let begun = tokio::time::Instant::now();
+    let healed = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        slow.set(Slowness { factor: 1.5, base: Duration::from_secs(10) });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        slow.set(Slowness::NONE);
+    };
+    let (answer, ()) = tokio::join!(client.counts(()), healed);
+    assert!(answer.is_ok());
+    assert_eq!(begun.elapsed().as_secs(), 3, "the answer came with the end of the slowness");
+}
+
 async fn stage_replica(store: &Arc<SqliteStore>) -> evenkeel_core::id::ReplicaId {
     let (env, clock) = world(7);
     Stage::new(store.clone(), env, clock).replica().await
