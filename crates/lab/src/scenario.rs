@@ -11,6 +11,7 @@ mod read;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod trouble;
 
 use evenkeel_core::Error;
 use evenkeel_model::config::DeploymentLimits;
@@ -23,6 +24,7 @@ pub use evenkeel_core::control::Protect;
 pub use fault::{Action, Link, PlannedFault, Target};
 pub use read::{find, parse};
 pub use topology::{StoreChoice, StoreKind, Topology};
+pub use trouble::Trouble;
 
 use crate::provider::{Timing, WireKind};
 use crate::task::Shape;

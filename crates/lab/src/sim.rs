@@ -15,6 +15,7 @@
 //! What holds: nothing of a run depends on the machine, the real clock or chance. One seed gives one
 //! event log, byte for byte; the digest of a run is the hash of that log.
 
+mod clock;
 mod group;
 mod host;
 mod log;
@@ -28,8 +29,9 @@ mod swarm;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -47,6 +49,7 @@ pub(crate) use swarm::SWARM;
 
 use crate::live::{self, Measured, Plan};
 use crate::scenario::{self, Protect, Scenario};
+use clock::HostClock;
 use group::{Group, GroupSpawn};
 use log::Log;
 use net::{HostNet, Network};
@@ -85,6 +88,8 @@ pub(crate) struct World {
     twin: Arc<Twin>,
     rehearsal: OnceLock<Arc<Rehearsal>>,
     root: PathBuf,
+    /// Clocks of hosts by their names.
+    clocks: Mutex<BTreeMap<String, Arc<HostClock>>>,
 }
 
 impl World {
@@ -100,7 +105,31 @@ impl World {
         };
         let guards = if plan.protect == Protect::None { Guards::PLAIN } else { Guards::ALL };
         let twin = Twin::new(&env, &log, guards, plan.plant);
-        Arc::new(Self { env, network, log, twin, rehearsal: OnceLock::new(), root: plan.root.clone() })
+        Arc::new(Self {
+            env,
+            network,
+            log,
+            twin,
+            rehearsal: OnceLock::new(),
+            root: plan.root.clone(),
+            clocks: Mutex::default(),
+        })
+    }
+
+    /// The clock of this host; it outlives the processes on it.
+    fn clock_of(&self, host: &str) -> Arc<HostClock> {
+        let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = clocks.entry(host.to_owned()).or_insert_with(|| HostClock::of_process(&self.env.clock));
+        clock.clone()
+    }
+
+    /// Sets the clock of this host forward or back; that of the store without one.
+    pub(crate) fn shift_clock(&self, host: Option<&str>, by_ms: i64) {
+        self.log.line(host.unwrap_or("store"), format_args!("clock set by {by_ms} ms"));
+        match host {
+            Some(host) => self.clock_of(host).shift(by_ms),
+            None => self.twin.clock().shift(by_ms),
+        }
     }
 
     /// The server that keeps the data.

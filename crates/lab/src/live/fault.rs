@@ -19,6 +19,7 @@ use crate::check::{Entry, Recorder};
 use crate::link;
 use crate::provider::Control;
 use crate::scenario::{Action, PlannedFault, Target};
+use crate::sim::World;
 
 /// The faults that were started.
 pub(super) struct Line {
@@ -52,6 +53,7 @@ pub(super) fn start(run: &Run) -> Line {
                 ends: Instant::now() + Duration::from_secs_f64(ends_s),
                 fleet: run.fleet.clone(),
                 provider: run.providers.get(planned.target_name().trim_start_matches("provider:")).cloned(),
+                world: run.plan.world.clone(),
                 recorder: run.recorder.clone(),
                 generator: generator.part(&idx.to_string()),
                 over: watched.clone(),
@@ -68,6 +70,8 @@ struct One {
     ends: Instant,
     fleet: Arc<Fleet>,
     provider: Option<Control>,
+    /// The simulation; faults that only it has are refused before a live run begins.
+    world: Option<Arc<World>>,
     recorder: Recorder,
     generator: Generator,
     over: watch::Receiver<bool>,
@@ -98,6 +102,12 @@ impl One {
                 Action::RestartStore { down_s } => {
                     self.fleet.restart_store(Duration::from_secs_f64(*down_s), |on| self.note(on)).await;
                 }
+                Action::Trouble(trouble) => {
+                    let Some(world) = &self.world else { return };
+                    let id = world.twin().add(*trouble);
+                    self.until_end(async || world.twin().heal(id)).await;
+                }
+                Action::Clock { by_s } => self.clock((by_s * 1_000.0) as i64).await,
                 Action::RollingRestart { pause_s } => self.roll(Duration::from_secs_f64(*pause_s)).await,
                 Action::Link(fault) => self.link(*fault).await,
             }
@@ -126,6 +136,17 @@ impl One {
         let Target::Link(link) = self.planned.target else { return };
         let set: Vec<_> = self.fleet.ways(link).into_iter().map(|way| (way.set(fault), way)).collect();
         self.until_end(async || set.iter().for_each(|(id, way)| way.heal(*id))).await;
+    }
+
+    /// A clock that is wrong, and then set right.
+    async fn clock(&self, by_ms: i64) {
+        let Some(world) = &self.world else { return };
+        let name = match self.planned.target {
+            Target::Store => None,
+            _ => self.replica().map(|replica| replica.name().to_owned()),
+        };
+        world.shift_clock(name.as_deref(), by_ms);
+        self.until_end(async || world.shift_clock(name.as_deref(), -by_ms)).await;
     }
 
     /// The replica that the fault is aimed at, or any one.

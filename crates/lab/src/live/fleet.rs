@@ -305,6 +305,19 @@ pub(super) fn check(plan: &Plan) -> anyhow::Result<()> {
         );
     }
     for fault in &plan.scenario.faults {
+        if let (Some(instead), true) = (fault.live_instead(), plan.world.is_none()) {
+            bail!(
+                "The fault '{}' on {} exists only in virtual time. Give --virtual, or {instead}.",
+                fault.kind(),
+                fault.target_name()
+            );
+        }
+        let own_clock = matches!((&fault.target, &fault.action), (Target::Store, Action::Clock { .. }));
+        if own_clock && plan.store.engine() == "sqlite" {
+            bail!(
+                "A fault is aimed at the store's clock, and SQLite has none of its own. Give --store postgres, or aim it at the process."
+            );
+        }
         let wanted = match fault.target {
             Target::Replica(n)
             | Target::Link(Link::Gateway(Some(n)) | Link::Store(Some(n)) | Link::Providers(Some(n))) => n,

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::trouble::Trouble;
 use crate::link;
 use crate::provider::Fault;
 
@@ -99,6 +100,13 @@ pub enum Action {
         /// Seconds until it is started again.
         down_s: f64,
     },
+    /// Something is wrong with a simulated store.
+    Trouble(Trouble),
+    /// The clock of a simulated host is wrong by this much for the fault's time.
+    Clock {
+        /// Seconds; forward, or back if negative.
+        by_s: f64,
+    },
     /// Each replica in turn is drained and started again.
     RollingRestart {
         /// Seconds between a replica's start and the drain of the next.
@@ -146,6 +154,8 @@ impl PlannedFault {
             Action::Stop => "stop",
             Action::SlowStore { .. } => "slow",
             Action::RestartStore { .. } => "restart",
+            Action::Trouble(trouble) => trouble.name(),
+            Action::Clock { .. } => "clock",
             Action::RollingRestart { .. } => "rolling_restart",
             Action::Link(fault) => fault.name(),
         }
@@ -156,6 +166,15 @@ impl PlannedFault {
     pub fn spans(&self) -> Vec<(f64, f64)> {
         let (every_s, n) = self.repeat.unwrap_or((0.0, 1));
         (0..n).map(|idx| self.at_s + every_s * f64::from(idx)).map(|at_s| (at_s, at_s + self.for_s)).collect()
+    }
+
+    /// For a fault that only a simulation has: what a live run can do in its place, in words.
+    pub(crate) fn live_instead(&self) -> Option<&'static str> {
+        match &self.action {
+            Action::Trouble(trouble) => Some(trouble.live_instead()),
+            Action::Clock { .. } => Some("leave the fault out"),
+            _ => None,
+        }
     }
 }
 
@@ -231,6 +250,9 @@ enum ProcessFault {
         down_s: f64,
     },
     Stop {},
+    Clock {
+        by_s: f64,
+    },
 }
 
 #[derive(Deserialize)]
@@ -254,7 +276,26 @@ enum StoreFault {
         #[serde(default = "down_s")]
         down_s: f64,
     },
+    Stall {},
+    LoseAnswers {
+        #[serde(default = "always")]
+        p: f64,
+    },
+    Errors {
+        #[serde(default = "always")]
+        p: f64,
+    },
+    Crowd {
+        connections: usize,
+    },
+    ReadOnly {},
+    Clock {
+        by_s: f64,
+    },
 }
+
+/// A clock that is off by more than this is broken in another way.
+const OFF_BY_S_MAX: f64 = 86_400.0;
 
 fn once() -> u32 {
     1
@@ -270,6 +311,10 @@ fn pause_s() -> f64 {
 
 fn base_ms() -> u64 {
     2
+}
+
+fn always() -> f64 {
+    1.0
 }
 
 fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
@@ -293,6 +338,7 @@ fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
             }
             ProcessFault::Kill { times, down_s } => Ok(Action::Kill { times, down_s }),
             ProcessFault::Stop {} => Ok(Action::Stop),
+            ProcessFault::Clock { by_s } => clock(by_s),
         },
         Target::Store => match table.try_into().map_err(words)? {
             StoreFault::Slow { factor, .. } if factor < 1.0 => {
@@ -300,6 +346,12 @@ fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
             }
             StoreFault::Slow { factor, base_ms } => Ok(Action::SlowStore { factor, base_ms }),
             StoreFault::Restart { down_s } => Ok(Action::RestartStore { down_s }),
+            StoreFault::Stall {} => trouble(Trouble::Stall),
+            StoreFault::LoseAnswers { p } => trouble(Trouble::LoseAnswers { p }),
+            StoreFault::Errors { p } => trouble(Trouble::Errors { p }),
+            StoreFault::Crowd { connections } => trouble(Trouble::Crowd { connections }),
+            StoreFault::ReadOnly {} => trouble(Trouble::ReadOnly),
+            StoreFault::Clock { by_s } => clock(by_s),
         },
         Target::Replicas => match table.try_into().map_err(words)? {
             FleetFault::RollingRestart { pause_s } => Ok(Action::RollingRestart { pause_s }),
@@ -309,4 +361,18 @@ fn action(target: &Target, table: toml::Table) -> Result<Action, String> {
             fault.problem().map_or(Ok(Action::Link(fault)), Err)
         }
     }
+}
+
+fn trouble(trouble: Trouble) -> Result<Action, String> {
+    trouble.problem().map_or(Ok(Action::Trouble(trouble)), Err)
+}
+
+fn clock(by_s: f64) -> Result<Action, String> {
+    if by_s == 0.0 || !(-OFF_BY_S_MAX..=OFF_BY_S_MAX).contains(&by_s) {
+        return Err(format!(
+            "by_s is {by_s}, but a clock that is wrong is off by something, and by at most {OFF_BY_S_MAX} s \
+             either way."
+        ));
+    }
+    Ok(Action::Clock { by_s })
 }

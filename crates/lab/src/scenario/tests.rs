@@ -160,3 +160,62 @@ fn repeated_faults_have_their_spans() {
     let scenario = parse("mine.toml", &text).unwrap();
     assert_eq!(scenario.faults[0].spans(), [(5.0, 8.0), (12.0, 15.0), (19.0, 22.0)]);
 }
+
+/// A scenario with this fault from 5 s on, for 3 s.
+fn with_fault(target: &str, keys: &str) -> String {
+    format!("{GOOD}[[fault]]\nat_s = 5\nfor_s = 3\ntarget = \"{target}\"\n{keys}\n")
+}
+
+#[test]
+fn a_store_in_trouble_and_wrong_clocks_are_read() {
+    let read = |target: &str, keys: &str| {
+        parse("mine.toml", &with_fault(target, keys)).unwrap().faults[0].action.clone()
+    };
+    assert_eq!(read("store", "kind = 'stall'"), Action::Trouble(Trouble::Stall));
+    assert_eq!(read("store", "kind = 'read_only'"), Action::Trouble(Trouble::ReadOnly));
+    let lost = Action::Trouble(Trouble::LoseAnswers { p: 0.25 });
+    assert_eq!(read("store", "kind = 'lose_answers'\np = 0.25"), lost);
+    assert_eq!(read("store", "kind = 'errors'"), Action::Trouble(Trouble::Errors { p: 1.0 }));
+    let crowd = Action::Trouble(Trouble::Crowd { connections: 3 });
+    assert_eq!(read("store", "kind = 'crowd'\nconnections = 3"), crowd);
+    assert_eq!(read("store", "kind = 'clock'\nby_s = 10.0"), Action::Clock { by_s: 10.0 });
+    assert_eq!(read("replica:1", "kind = 'clock'\nby_s = -600.0"), Action::Clock { by_s: -600.0 });
+}
+
+#[test]
+fn mistakes_in_a_store_in_trouble_are_named_with_their_place() {
+    check_error(
+        &with_fault("store", "kind = 'lose_answers'\np = 1.5"),
+        expect![
+            "mine.toml:12: fault 1: p is 1.5, but it is a share of operations: more than 0, at most 1. [scenario-invalid]"
+        ],
+    );
+    check_error(
+        &with_fault("store", "kind = 'crowd'\nconnections = 0"),
+        expect![
+            "mine.toml:12: fault 1: connections is 0: that is the kind 'restart', or 'refuse' on the link. [scenario-invalid]"
+        ],
+    );
+    check_error(
+        &with_fault("store", "kind = 'crowd'"),
+        expect!["mine.toml:12: fault 1: missing field `connections` [scenario-invalid]"],
+    );
+    check_error(
+        &with_fault("store", "kind = 'broken'"),
+        expect![
+            "mine.toml:12: fault 1: unknown variant `broken`, expected one of `slow`, `restart`, `stall`, `lose_answers`, `errors`, `crowd`, `read_only`, `clock` [scenario-invalid]"
+        ],
+    );
+    check_error(
+        &with_fault("process", "kind = 'clock'\nby_s = 0.0"),
+        expect![
+            "mine.toml:12: fault 1: by_s is 0, but a clock that is wrong is off by something, and by at most 86400 s either way. [scenario-invalid]"
+        ],
+    );
+    check_error(
+        &with_fault("process", "kind = 'clock'\nby_s = 1e9"),
+        expect![
+            "mine.toml:12: fault 1: by_s is 1000000000, but a clock that is wrong is off by something, and by at most 86400 s either way. [scenario-invalid]"
+        ],
+    );
+}

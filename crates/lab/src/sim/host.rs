@@ -97,7 +97,7 @@ impl SimHost {
         };
         let group = Group::new();
         let env = Env {
-            clock: self.world.env.clock.clone(),
+            clock: self.world.clock_of(&self.name),
             generator: self.world.env.generator.part(&format!("{} {n_start}", self.name)),
             spawner: Arc::new(GroupSpawn(group.clone())),
             net: Arc::new(HostNet { network: self.world.network.clone(), name: self.name.clone() }),

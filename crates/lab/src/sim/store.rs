@@ -4,8 +4,12 @@
 //! reaches its server: a request travels, is carried out, and its answer travels back; where nothing
 //! passes, an operation waits for at most [`PATIENCE`] and is then refused as unavailable. An
 //! operation whose answer was lost has happened all the same.
+//!
+//! The server itself can be in trouble, too: it stalls, is crowded, takes no writes, loses answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evenkeel_core::port::BoxFuture;
@@ -16,9 +20,11 @@ use evenkeel_store::Guards;
 use evenkeel_store::memory::MemoryStore;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::clock::HostClock;
 use super::log::{Log, fingerprint};
 use super::plant::Plant;
 use crate::link::{self, Direction, Pace, Rules, Step};
+use crate::scenario::Trouble;
 
 /// How long an operation waits for a server that does not answer: the PostgreSQL engine's patience.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -28,22 +34,42 @@ const WAY_MS_MAX: u64 = 3;
 /// The server that keeps the data.
 pub(crate) struct Twin {
     env: Env,
+    clock: Arc<HostClock>,
     engine: Arc<MemoryStore>,
-    is_up: watch::Sender<bool>,
+    health: watch::Sender<Health>,
+    /// Operations under way: each has a connection of its own.
+    n_connections: AtomicUsize,
     generator: Generator,
     log: Log,
     plant: Plant,
 }
 
+/// How the server is.
+#[derive(Default)]
+struct Health {
+    is_down: bool,
+    next_id: u64,
+    troubles: BTreeMap<u64, Trouble>,
+}
+
+impl Health {
+    fn answers(&self) -> bool {
+        !self.is_down && !self.troubles.values().any(|trouble| matches!(trouble, Trouble::Stall))
+    }
+}
+
 impl Twin {
     /// An empty server. `guards`: the checks that its engine makes.
     pub(super) fn new(env: &Env, log: &Log, guards: Guards, plant: Plant) -> Arc<Self> {
-        let engine = MemoryStore::with_guards(env, guards);
+        let clock = HostClock::of_store(&env.clock);
+        let engine = MemoryStore::with_guards(&Env { clock: clock.clone(), ..env.clone() }, guards);
         let generator = env.generator.part("store");
         Arc::new(Self {
             env: env.clone(),
+            clock,
             engine,
-            is_up: watch::Sender::new(true),
+            health: watch::Sender::default(),
+            n_connections: AtomicUsize::new(0),
             generator,
             log: log.clone(),
             plant,
@@ -53,7 +79,73 @@ impl Twin {
     /// Takes the server down or up.
     pub(crate) fn set_up(&self, up: bool) {
         self.log.line("store", format_args!("{}", if up { "up" } else { "down" }));
-        self.is_up.send_replace(up);
+        self.health.send_modify(|health| health.is_down = !up);
+    }
+
+    /// Brings trouble, until it is healed by the number that is returned.
+    pub(crate) fn add(&self, trouble: Trouble) -> u64 {
+        self.log.line("store", format_args!("{}", trouble.name()));
+        let mut id = 0;
+        self.health.send_modify(|health| {
+            health.next_id += 1;
+            id = health.next_id;
+            health.troubles.insert(id, trouble);
+        });
+        id
+    }
+
+    /// Takes trouble back.
+    pub(crate) fn heal(&self, id: u64) {
+        self.log.line("store", format_args!("healed"));
+        self.health.send_modify(|health| {
+            health.troubles.remove(&id);
+        });
+    }
+
+    /// The clock of its host.
+    pub(super) fn clock(&self) -> &HostClock {
+        &self.clock
+    }
+
+    /// Opens a connection, unless the server is full.
+    fn connect(&self) -> Result<Connection<'_>, Error> {
+        let n = self.n_connections.load(Ordering::Relaxed);
+        let is_full = self.health.borrow().troubles.values().any(|trouble| match trouble {
+            Trouble::Crowd { connections } => n >= *connections,
+            _ => false,
+        });
+        if is_full {
+            return Err(unavailable("has no connection left"));
+        }
+        self.n_connections.fetch_add(1, Ordering::Relaxed);
+        Ok(Connection(&self.n_connections))
+    }
+
+    /// Refuses an operation that trouble keeps from being carried out.
+    fn accept(&self, writes: bool) -> Result<(), Error> {
+        for trouble in self.health.borrow().troubles.values() {
+            match trouble {
+                Trouble::ReadOnly if writes => return Err(read_only()),
+                Trouble::Errors { p } if self.generator.unit() < *p => {
+                    return Err(unavailable("broke the connection before it did anything"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Loses the answer to a write that was carried out.
+    fn keep_answer(&self, writes: bool) -> Result<(), Error> {
+        for trouble in self.health.borrow().troubles.values() {
+            match trouble {
+                Trouble::LoseAnswers { p } if writes && self.generator.unit() < *p => {
+                    return Err(unavailable("broke the connection before it answered"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// A replica's way to the server.
@@ -63,6 +155,15 @@ impl Twin {
 
     fn way(&self) -> Duration {
         Duration::from_millis(self.generator.below(WAY_MS_MAX + 1))
+    }
+}
+
+/// A connection to the server while an operation is under way.
+struct Connection<'a>(&'a AtomicUsize);
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -91,8 +192,10 @@ impl StoreLink {
     async fn carry_out(&self, op: Op) -> Result<Reply, Error> {
         let twin = &self.twin;
         let until = Instant::now() + PATIENCE;
-        let name = op.name();
+        let (name, writes) = (op.name(), writes(&op));
+        let _connection = twin.connect()?;
         self.pass(Direction::Requests, until).await?;
+        twin.accept(writes)?;
         let print = fingerprint(format!("{op:?}").as_bytes());
         let op = twin.plant.bend(op);
         let reply = match twin.plant.lie(&op, &twin.generator) {
@@ -101,19 +204,20 @@ impl StoreLink {
         };
         let told = fingerprint(format!("{reply:?}").as_bytes());
         twin.log.line(&self.name, format_args!("{name} {print} -> {told}"));
+        twin.keep_answer(writes)?;
         self.pass(Direction::Answers, until).await?;
         reply
     }
 
     /// Waits until something passes in this direction, and for as long as it takes to pass.
     async fn pass(&self, direction: Direction, until: Instant) -> Result<(), Error> {
-        let (mut rules, mut is_up) = (self.rules.subscribe(), self.twin.is_up.subscribe());
+        let (mut rules, mut health) = (self.rules.subscribe(), self.twin.health.subscribe());
         let mut pace = Pace::default();
         loop {
             let step = rules.borrow_and_update().step(direction, 0, self.twin.env.mono(), &mut pace);
-            let up = *is_up.borrow_and_update();
+            let answers = health.borrow_and_update().answers();
             match step {
-                Step::PassAfter(after) if up => {
+                Step::PassAfter(after) if answers => {
                     sleep(after + self.twin.way()).await;
                     return Ok(());
                 }
@@ -123,25 +227,56 @@ impl StoreLink {
                 tokio::select! {
                     biased;
                     changed = rules.changed() => changed,
-                    changed = is_up.changed() => changed,
+                    changed = health.changed() => changed,
                 }
             };
             match timeout_at(until, changed).await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return Err(unavailable()),
+                Ok(Err(_)) | Err(_) => return Err(unavailable("did not answer in time")),
             }
         }
     }
 }
 
-fn unavailable() -> Error {
+/// Whether an operation may change what is stored.
+fn writes(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::ListThreads(_)
+            | Op::CountThreads(_)
+            | Op::GetThread(_)
+            | Op::GetRun(_)
+            | Op::ListRuns(_)
+            | Op::ReadEvents(_)
+            | Op::ReadTails(_)
+            | Op::ReadEffects(_)
+            | Op::GetBlob(_)
+            | Op::FindKey(_)
+            | Op::ListKeys(_)
+            | Op::ListHeld(_)
+            | Op::Counts(_)
+            | Op::CountParked(_)
+    )
+}
+
+fn unavailable(what: &str) -> Error {
     Error::new(
         Code::StoreUnavailable,
         Origin::Store,
-        "The simulated store did not answer in time.",
+        format!("The simulated store {what}."),
         "Try again when the fault is over.",
     )
     .retry_after(Duration::from_secs(1))
+}
+
+fn read_only() -> Error {
+    Error::new(
+        Code::StoreReadOnly,
+        Origin::Store,
+        "The simulated store takes no writes.",
+        "Try again when the fault is over.",
+    )
+    .retryable()
 }
 
 impl Store for StoreLink {

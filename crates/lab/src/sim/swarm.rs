@@ -5,6 +5,10 @@
 //! A drawn scenario has no goal for success, since its faults may take everything away; what must hold
 //! is what the checker says: nothing lost, doubled or forked while things break, and an end for all
 //! that was accepted after everything has healed.
+//!
+//! What a seed draws changes when there is more to draw from, and a seed that once found something
+//! would then be another scenario. So there are editions: the tests keep what a seed found together
+//! with the edition in which it found it, and commands use the newest.
 
 use evenkeel_core::Generator;
 use evenkeel_model::config::DeploymentLimits;
@@ -14,21 +18,41 @@ use crate::link;
 use crate::provider::{Fault, Timing, WireKind};
 use crate::scenario::{
     Action, Base, Chat, Door, Goals, Link, PlannedFault, Protect, Provider, Scenario, StoreKind, Target,
-    Topology, Traffic,
+    Topology, Traffic, Trouble,
 };
 use crate::task::Shape;
 
 /// The name by which a drawn scenario is asked for.
 pub(crate) const SWARM: &str = "swarm";
 
+/// What there is to draw from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Edition {
+    /// Faults of providers, processes and links; a store that is slow or restarts.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests go back to what old seeds found"))]
+    First,
+    /// Also a store in trouble, wrong clocks, two replicas at once, an outage that comes and goes, and
+    /// every provider.
+    Second,
+}
+
 /// The scenario of this seed.
 pub(crate) fn draw(seed: u64) -> Scenario {
+    draw_of(Edition::Second, seed)
+}
+
+/// The scenario of this seed as an edition drew it.
+pub(crate) fn draw_of(edition: Edition, seed: u64) -> Scenario {
     let dice = Dice(Generator::from_seed(seed).part("swarm"));
     let is_chat = dice.comes(0.6);
     let topology = topology(&dice);
     let traffic = traffic(&dice, is_chat);
-    let faults = (0..dice.below(5)).filter_map(|_| fault(&dice, &topology, traffic.duration_s)).collect();
-    Scenario {
+    let of_one = |_| match edition {
+        Edition::First => fault(&dice, &topology, traffic.duration_s).into_iter().collect(),
+        Edition::Second => faults(&dice, &topology, traffic.duration_s),
+    };
+    let faults = (0..dice.below(5)).flat_map(of_one).collect();
+    let mut scenario = Scenario {
         name: SWARM.to_owned(),
         about: format!("Drawn from seed {seed}."),
         seed,
@@ -58,7 +82,26 @@ pub(crate) fn draw(seed: u64) -> Scenario {
             fenced_min: None,
             broken_requests_max: None,
         },
+    };
+    if edition >= Edition::Second {
+        scenario.traffic.settle_s += one_after_the_other_s(&scenario);
     }
+    // What was aimed at a provider that was not drawn afterwards breaks nothing.
+    let names: Vec<String> = scenario.provider.iter().map(|provider| provider.name.clone()).collect();
+    scenario.faults.retain(|fault| match &fault.target {
+        Target::Provider(name) => names.contains(name),
+        _ => true,
+    });
+    scenario
+}
+
+/// How long the turns of the thread with the most of them take at most once everything is well. They
+/// run one after the other, so no platform could end them sooner.
+fn one_after_the_other_s(scenario: &Scenario) -> f64 {
+    let (chat, model) = (&scenario.chat, &scenario.model);
+    let n_turns = chat.hot_share * scenario.traffic.n_tasks() as f64 + chat.burst as f64 + 2.0;
+    let turn_s = model.first_token_ms / 1_000.0 + chat.reply_tokens as f64 / model.tokens_per_s;
+    2.0 * n_turns * turn_s * (1.0 + model.jitter)
 }
 
 struct Dice(Generator);
@@ -143,7 +186,89 @@ fn limits(dice: &Dice) -> Limits {
     limits
 }
 
-/// One fault; none if what was drawn does not exist in this topology.
+/// What one throw breaks; nothing if what was drawn does not exist in this topology.
+fn faults(dice: &Dice, topology: &Topology, load_s: f64) -> Vec<PlannedFault> {
+    let (at_s, for_s) = (dice.between(0.5, load_s), dice.between(0.5, 12.0));
+    let n = dice.number(topology.replicas);
+    let one = |target, action| vec![PlannedFault { at_s, for_s, repeat: None, target, action }];
+    match dice.below(14) {
+        0 | 1 => one(Target::Store, Action::Trouble(trouble(dice))),
+        2 => {
+            let by_s = dice.between(1.0, 900.0) * if dice.comes(0.5) { 1.0 } else { -1.0 };
+            let of_store = topology.store == StoreKind::Postgres && dice.comes(0.3);
+            let process = if topology.replicas == 1 { Target::Process } else { Target::Replica(n) };
+            // A store's clock that is far off ends every lease and every deadline: seconds are enough.
+            let by_s = if of_store { by_s / 60.0 } else { by_s };
+            one(if of_store { Target::Store } else { process }, Action::Clock { by_s })
+        }
+        3 if topology.replicas > 1 => two_at_once(dice, topology, at_s),
+        // A provider that comes and goes.
+        4 => {
+            let (for_s, every_s) = (dice.between(0.5, 5.0), dice.between(6.0, 9.0));
+            let (target, action) = (any_provider(dice), Action::Provider(of_provider(dice)));
+            let repeat = Some((every_s, 2 + u32::from(dice.comes(0.5))));
+            vec![PlannedFault { at_s, for_s, repeat, target, action }]
+        }
+        5 => one(any_provider(dice), Action::Provider(of_model(dice))),
+        6 => {
+            let action = Action::Provider(of_provider(dice));
+            let names = ["primary", "secondary"].map(|name| Target::Provider(name.to_owned()));
+            names.into_iter().flat_map(|target| one(target, action.clone())).collect()
+        }
+        7 | 8 => match of_link(dice, topology, n) {
+            Some(link) => one(Target::Link(link), Action::Link(on_link(dice))),
+            None => Vec::new(),
+        },
+        _ => fault(dice, topology, load_s).into_iter().collect(),
+    }
+}
+
+fn any_provider(dice: &Dice) -> Target {
+    Target::Provider(if dice.comes(0.6) { "primary" } else { "secondary" }.to_owned())
+}
+
+/// Two replicas that die or fall silent in the same moment.
+fn two_at_once(dice: &Dice, topology: &Topology, at_s: f64) -> Vec<PlannedFault> {
+    let (down_s, stops) = (dice.between(0.2, 5.0), dice.comes(0.3));
+    let first = dice.number(topology.replicas);
+    let second = first % topology.replicas + 1;
+    let action = if stops { Action::Stop } else { Action::Kill { times: 1, down_s } };
+    let fault = |n| PlannedFault {
+        at_s,
+        for_s: down_s,
+        repeat: None,
+        target: Target::Replica(n),
+        action: action.clone(),
+    };
+    vec![fault(first), fault(second)]
+}
+
+/// What is wrong with what a provider says, besides everything that can be wrong with how.
+fn of_model(dice: &Dice) -> Fault {
+    let p = dice.between(0.05, 0.5);
+    match dice.below(8) {
+        0 => Fault::BrokenArguments { p },
+        1 => Fault::WrongToolIds { p },
+        2 => Fault::ContextTooLong { p },
+        3 => {
+            Fault::Acceleration { start_per_s: dice.between(0.5, 4.0), growth_per_s: dice.between(0.5, 4.0) }
+        }
+        _ => of_provider(dice),
+    }
+}
+
+fn trouble(dice: &Dice) -> Trouble {
+    let p = if dice.comes(0.3) { 1.0 } else { dice.between(0.05, 0.6) };
+    match dice.below(6) {
+        0 => Trouble::Stall,
+        1 | 2 => Trouble::LoseAnswers { p },
+        3 => Trouble::Errors { p },
+        4 => Trouble::Crowd { connections: dice.number(4) },
+        _ => Trouble::ReadOnly,
+    }
+}
+
+/// One fault of the first edition; none if what was drawn does not exist in this topology.
 fn fault(dice: &Dice, topology: &Topology, load_s: f64) -> Option<PlannedFault> {
     let (at_s, for_s) = (dice.between(0.5, load_s), dice.between(0.5, 12.0));
     let n = dice.number(topology.replicas);

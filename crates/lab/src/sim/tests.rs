@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use evenkeel_core::control::Protect;
+use evenkeel_env::Env;
 
+use super::swarm::Edition;
 use super::{Depth, Plant, Trace, run_here, swarm};
 use crate::check;
 use crate::live::{Measured, Plan, Progress, Sample};
-use crate::scenario::{self, Scenario, StoreChoice};
+use crate::scenario::{self, Scenario, StoreChoice, StoreKind, Topology};
 
 struct Silent;
 
@@ -28,20 +30,24 @@ fn run(scenario: &Scenario, seed: u64, plant: Plant) -> (Measured, Trace) {
 
 fn run_at(depth: Depth, scenario: &Scenario, seed: u64, plant: Plant) -> (Measured, Trace) {
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan {
+    let plan = Plan { depth, ..plan(scenario, seed, plant, dir.path()) };
+    run_here(plan, true).unwrap()
+}
+
+fn plan(scenario: &Scenario, seed: u64, plant: Plant, root: &std::path::Path) -> Plan {
+    Plan {
         scenario: scenario.clone(),
         seed,
         protect: Protect::Full,
         replicas: scenario.topology.replicas,
         store: StoreChoice::Own(scenario.topology.store),
         program: std::path::PathBuf::new(),
-        root: dir.path().to_owned(),
-        depth,
+        root: root.to_owned(),
+        depth: Depth::Http,
         world: None,
         plant,
         progress: Arc::new(Silent),
-    };
-    run_here(plan, true).unwrap()
+    }
 }
 
 /// Runs it twice; the first line that differs tells where chance came in.
@@ -103,8 +109,8 @@ fn drawn_scenarios_are_the_same_twice() {
 /// after the store was fast again.
 #[test]
 fn what_seeds_have_found_stays_mended() {
-    for seed in [16, 37, 48, 102, 103] {
-        let scenario = swarm::draw(seed);
+    for (edition, seed) in [16, 37, 48, 102, 103].map(|seed| (Edition::First, seed)) {
+        let scenario = swarm::draw_of(edition, seed);
         let found = check::history(&run(&scenario, seed, Plant::Nothing).0.history).violations;
         assert!(found.is_empty(), "seed {seed}: {found:?}");
     }
@@ -129,4 +135,66 @@ fn a_store_that_forgets_keys_is_found_and_one_that_works_is_not() {
 fn ends_that_were_acknowledged_and_not_stored_are_made_up_for() {
     let turns = reduced("system2-as-given", 0.02);
     assert_eq!(violated(&turns, 1, Plant::EndLost), BTreeSet::new());
+}
+
+/// Turns on three replicas, with this fault for three seconds.
+fn broken_for_3_s(target: &str, keys: &str) -> Scenario {
+    let text = format!(
+        "name = 'mine'\nabout = 'Mine'\n\
+         [topology]\nreplicas = 3\nstore = 'postgres'\n\
+         [traffic]\nshape = 'chat'\nrate_per_s = 12.0\nduration_s = 8\n\
+         [chat]\nduplicate_share = 0.2\n\
+         [[fault]]\nat_s = 2\nfor_s = 3\ntarget = '{target}'\n{keys}\n\
+         [goals]\nsuccess_min = 0.5\nlost_max = 0\ndoubled_max = 0\n"
+    );
+    scenario::parse("mine.toml", &text).unwrap()
+}
+
+/// What a simulated store and simulated hosts can be broken with, and no live run can.
+const ONLY_VIRTUAL: [(&str, &str); 9] = [
+    ("store", "kind = 'stall'"),
+    ("store", "kind = 'lose_answers'"),
+    ("store", "kind = 'errors'\np = 0.5"),
+    ("store", "kind = 'crowd'\nconnections = 1"),
+    ("store", "kind = 'read_only'"),
+    ("store", "kind = 'clock'\nby_s = 10.0"),
+    ("store", "kind = 'clock'\nby_s = -10.0"),
+    ("replica:1", "kind = 'clock'\nby_s = 600.0"),
+    ("replica:2", "kind = 'clock'\nby_s = -600.0"),
+];
+
+#[test]
+fn a_store_in_trouble_and_wrong_clocks_lose_nothing() {
+    for (target, keys) in ONLY_VIRTUAL {
+        let scenario = broken_for_3_s(target, keys);
+        let (measured, trace) = run(&scenario, 1, Plant::Nothing);
+        let found = check::history(&measured.history);
+        assert!(found.violations.is_empty(), "{target} {keys}: {:?}", found.violations);
+        let counts = found.counts;
+        assert!(counts.completed * 10 >= counts.submitted * 9, "{target} {keys}: {counts:?}");
+        let broke =
+            trace.lines.iter().any(|line| line.contains(" clock set by ") || line.contains("store healed"));
+        assert!(broke, "{target} {keys} left no trace");
+    }
+}
+
+#[tokio::test]
+async fn a_live_run_refuses_what_only_a_simulation_has() {
+    let dir = tempfile::tempdir().unwrap();
+    for (target, keys) in ONLY_VIRTUAL {
+        let plan = plan(&broken_for_3_s(target, keys), 1, Plant::Nothing, dir.path());
+        let refused = crate::live::run(&Env::seeded(1), plan).await.err().map(|error| error.to_string());
+        let refused = refused.unwrap_or_default();
+        assert!(refused.contains("exists only in virtual time. Give --virtual, or "), "{refused}");
+        assert!(refused.contains(target), "{refused}");
+    }
+}
+
+#[test]
+fn sqlite_has_no_clock_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut scenario = broken_for_3_s("store", "kind = 'clock'\nby_s = 10.0");
+    scenario.topology = Topology { replicas: 1, store: StoreKind::Sqlite };
+    let refused = run_here(plan(&scenario, 1, Plant::Nothing, dir.path()), false).err().unwrap().to_string();
+    assert!(refused.contains("SQLite has none of its own"), "{refused}");
 }
