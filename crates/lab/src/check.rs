@@ -7,7 +7,9 @@
 //! violation of it.
 
 mod history;
+mod jepsen;
 mod property;
+mod span;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,7 @@ use serde::Serialize;
 
 pub(crate) use history::CLIENT_LEFT;
 pub use history::{Entry, History, Recorder};
+pub use jepsen::{export, jepsen};
 pub use property::Violation;
 pub use tally::{Counts, Tally, TaskEnd};
 
@@ -45,11 +48,11 @@ pub fn history(history: &History) -> Checked {
     Checked { counts, violations, pass }
 }
 
-/// Checks a history file.
+/// Reads a history file.
 ///
 /// # Errors
 /// If it cannot be read or has a line that is not an entry.
-pub fn file(path: &Path) -> anyhow::Result<Checked> {
+pub fn file(path: &Path) -> anyhow::Result<History> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-    Ok(history(&History::parse(&text).with_context(|| format!("read {}", path.display()))?))
+    History::parse(&text).with_context(|| format!("read {}", path.display()))
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use evenkeel_env::Env;
 use futures_util::future::BoxFuture;
 
+use crate::check;
 use crate::live::{self, Plan};
 use crate::report::{self, How, Report, html, terminal};
 use crate::scenario::{self, Base, Protect, Scenario, StoreChoice};
@@ -51,6 +52,8 @@ pub struct RunOptions {
     pub html: Option<PathBuf>,
     /// Where the history goes, for `lab check`.
     pub history: Option<PathBuf>,
+    /// Where the history goes in Jepsen's JSON form, for the checkers of others.
+    pub jepsen: Option<PathBuf>,
     /// Where the event log of a virtual run goes.
     pub trace: Option<PathBuf>,
     /// Keep data, logs and repositories below this folder; otherwise they are removed.
@@ -231,6 +234,9 @@ async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -
     if let Some(path) = &options.history {
         let lines = report.history.to_lines()?;
         tokio::fs::write(path, lines).await.with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(path) = &options.jepsen {
+        check::export(&report.history, path)?;
     }
     Ok(())
 }

@@ -81,6 +81,9 @@ enum Action {
     Check {
         /// The file that `lab run --history` wrote
         history: PathBuf,
+        /// Also write it in Jepsen's JSON form, for the checkers of others
+        #[arg(long, value_name = "FILE")]
+        jepsen: Option<PathBuf>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -125,6 +128,9 @@ struct RunArgs {
     /// Write the history, for `lab check`
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
+    /// Write the history in Jepsen's JSON form, for the checkers of others
+    #[arg(long, value_name = "FILE")]
+    jepsen: Option<PathBuf>,
     /// Write the event log of a virtual run: one line for everything that crosses a border
     #[arg(long, value_name = "FILE", requires = "virtual_time")]
     trace: Option<PathBuf>,
@@ -170,7 +176,7 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
             sweep(env, SweepOptions { names, seeds, from, depth, load, twice, json, workers }).await
         }
         Action::Compare { first, second } => compare(&first, &second),
-        Action::Check { history, json } => examine(&history, json),
+        Action::Check { history, jepsen, json } => examine(&history, jepsen.as_deref(), json),
     };
     done.or_else(|error| {
         output::failure(&error);
@@ -191,7 +197,7 @@ fn list(json: bool) -> Done {
 }
 
 async fn scenario(env: &Env, args: RunArgs) -> Done {
-    for path in [&args.json, &args.html, &args.history, &args.trace].into_iter().flatten() {
+    for path in [&args.json, &args.html, &args.history, &args.jepsen, &args.trace].into_iter().flatten() {
         writable(path)?;
     }
     let options = RunOptions {
@@ -210,6 +216,7 @@ async fn scenario(env: &Env, args: RunArgs) -> Done {
         json: args.json,
         html: args.html,
         history: args.history,
+        jepsen: args.jepsen,
         trace: args.trace,
         keep: args.keep,
         ..RunOptions::default()
@@ -259,14 +266,19 @@ fn compare(first: &Path, second: &Path) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-fn examine(history: &Path, json: bool) -> Done {
+fn examine(history: &Path, jepsen: Option<&Path>, json: bool) -> Done {
     const REMEDY: &str = "Give the file that `evenkeel lab run NAME --history FILE` wrote.";
-    let checked = check::file(history).map_err(|error| output::usage(format!("{error:#}."), REMEDY))?;
+    jepsen.map_or(Ok(()), writable)?;
+    let read = check::file(history).map_err(|error| output::usage(format!("{error:#}."), REMEDY))?;
+    let checked = check::history(&read);
     if checked.counts.submitted == 0 {
         return Err(output::usage(
             format!("{} holds no task, so nothing is shown by it.", history.display()),
             REMEDY,
         ));
+    }
+    if let Some(path) = jepsen {
+        check::export(&read, path)?;
     }
     if json {
         output::json(&serde_json::to_value(&checked)?)?;

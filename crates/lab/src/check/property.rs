@@ -9,7 +9,7 @@ use evenkeel_core::message::{Block, Message, Role, Usage};
 use evenkeel_core::run::{Run, RunState};
 use serde::Serialize;
 
-use super::{Entry, History, thread, wire};
+use super::{Entry, History, span, thread, wire};
 use crate::task::{self, Conversation, Facts, Item, Solver, SolverCall, Verdict};
 
 /// A property that does not hold at one place.
@@ -118,7 +118,7 @@ impl<'a> TaskView<'a> {
 /// Every violation in a history.
 pub(super) fn all(history: &History) -> Vec<Violation> {
     let tasks = TaskView::all(history);
-    let each: [fn(&TaskView<'_>) -> Vec<Violation>; 11] = [
+    let each: [fn(&TaskView<'_>) -> Vec<Violation>; 12] = [
         once_at_most,
         same_answer,
         single_line,
@@ -130,6 +130,7 @@ pub(super) fn all(history: &History) -> Vec<Violation> {
         calls_are_answered,
         wires_accept,
         conserved,
+        spans_closed,
     ];
     let mut violations: Vec<Violation> =
         tasks.iter().flat_map(|task| each.iter().flat_map(|check| check(task))).collect();
@@ -280,7 +281,7 @@ fn stream_is_stored(task: &TaskView<'_>) -> Vec<Violation> {
     }
 }
 
-/// P10: one intent and one result for each effect, no effect twice in the workspace.
+/// P10: one intent and after it one result for each effect, no effect twice in the workspace.
 fn effects_once(task: &TaskView<'_>) -> Vec<Violation> {
     let ended = task.run.is_some_and(|run| run.state == RunState::Completed);
     let texts = effects_wrong(task.events, ended);
@@ -299,14 +300,19 @@ fn effects_once(task: &TaskView<'_>) -> Vec<Violation> {
 pub(super) fn effects_wrong(events: &[Event], ended: bool) -> Vec<String> {
     let mut intents: BTreeMap<&EffectId, u32> = BTreeMap::new();
     let mut results: BTreeMap<&EffectId, u32> = BTreeMap::new();
+    let mut wrong = Vec::new();
     for event in events {
         match &event.body {
             EventBody::EffectIntended(intent) => *intents.entry(&intent.effect).or_default() += 1,
-            EventBody::EffectSettled(result) => *results.entry(&result.effect).or_default() += 1,
+            EventBody::EffectSettled(result) => {
+                if !intents.contains_key(&result.effect) {
+                    wrong.push(format!("Effect {} has a result, and no intent before it.", result.effect));
+                }
+                *results.entry(&result.effect).or_default() += 1;
+            }
             _ => {}
         }
     }
-    let mut wrong = Vec::new();
     for (what, counts) in [("intended", &intents), ("settled", &results)] {
         for (effect, n) in counts.iter().filter(|(_, n)| **n > 1) {
             wrong.push(format!("Effect {effect} was {what} {n} times."));
@@ -413,6 +419,11 @@ fn conserved(task: &TaskView<'_>) -> Vec<Violation> {
     // Summaries are calls too, and are not in the log of the thread's turns.
     let Some(run) = task.run.filter(|_| !task.is_compacted()) else { return Vec::new() };
     unbalanced(run, task.events.iter()).map(|text| task.violation("P12", text)).into_iter().collect()
+}
+
+/// P13: each attempt at a model call and each tool call has one closed span.
+fn spans_closed(task: &TaskView<'_>) -> Vec<Violation> {
+    span::wrong(task.events.iter()).into_iter().map(|text| task.violation("P13", text)).collect()
 }
 
 /// What is wrong with the tokens of a run that has ended, given its events.

@@ -9,7 +9,7 @@ use super::*;
 use crate::task::{self, Conversation, Facts, Item, Script, Shape, Solver, SolverCall};
 
 /// A history without any fault, made the way the product makes one.
-fn good() -> Story {
+pub(super) fn good() -> Story {
     let script = task::all().iter().find(|script| script.name == "sh-greet").unwrap();
     let generator = Generator::from_seed(3);
     let (run, thread) = (RunId::new(Wall(1), &generator), ThreadId::new(Wall(1), &generator));
@@ -19,7 +19,7 @@ fn good() -> Story {
     story
 }
 
-struct Story {
+pub(super) struct Story {
     script: &'static Script,
     run: RunId,
     thread: ThreadId,
@@ -134,7 +134,7 @@ impl Story {
         }
     }
 
-    fn history(&self) -> History {
+    pub(super) fn history(&self) -> History {
         let (run, thread) = (self.run.to_string(), self.thread.to_string());
         let facts = Facts {
             tests_pass: true,
@@ -393,6 +393,16 @@ fn p10_an_effect_intended_twice() {
 }
 
 #[test]
+fn p10_an_effect_that_happened_before_its_intent() {
+    check_planted("P10", |history| {
+        let (_, events) = stored(history);
+        let at = position(events, |event| matches!(event.body, EventBody::EffectIntended(_)));
+        events.swap(at, at + 1);
+        renumber(events);
+    });
+}
+
+#[test]
 fn p10_an_effect_never_settled() {
     check_planted("P10", |history| {
         let (_, events) = stored(history);
@@ -469,6 +479,55 @@ fn p12_a_stream_that_was_left_open() {
             validation_failures: 0,
             violations: Vec::new(),
         });
+    });
+}
+
+/// Changes the attempts behind the reply of step 4; its tokens stay what they were.
+fn attempts_of_step_4(history: &mut History, change: impl Fn(&mut Vec<Attempt>)) {
+    for event in stored(history).1.iter_mut().filter(|event| event.step == 4) {
+        if let EventBody::AssistantMessage { attempts, .. } = &mut event.body {
+            change(attempts);
+        }
+    }
+}
+
+fn free(outcome: &str, number: u32) -> Attempt {
+    Attempt { attempt: number, usage: Usage::default(), ..attempt(outcome) }
+}
+
+#[test]
+fn p13_two_attempts_with_one_span() {
+    check_planted("P13", |history| {
+        attempts_of_step_4(history, |attempts| attempts.insert(0, free("transient", 1)));
+    });
+}
+
+#[test]
+fn p13_an_attempt_without_an_end() {
+    check_planted("P13", |history| {
+        attempts_of_step_4(history, |attempts| {
+            attempts[0].attempt = 2;
+            attempts.insert(0, free("", 1));
+        });
+    });
+}
+
+#[test]
+fn p13_a_reply_that_no_attempt_gave() {
+    check_planted("P13", |history| {
+        attempts_of_step_4(history, |attempts| attempts.push(free("transient", 2)));
+    });
+}
+
+#[test]
+fn p13_a_tool_call_that_ends_the_span_of_another() {
+    check_planted("P13", |history| {
+        let (run, events) = stored(history);
+        let id = run.id;
+        let at = position(events, |event| matches!(event.body, EventBody::EffectSettled(_)));
+        if let EventBody::EffectSettled(result) = &mut events[at].body {
+            result.call_id = CallId::of(id, 99, 0);
+        }
     });
 }
 

@@ -11,7 +11,7 @@ use evenkeel_core::run::{Run, RunState};
 
 use super::property::{effects_wrong, unbalanced, wire_status};
 use super::turn::{ThreadView, TurnView, counting};
-use super::{History, Violation};
+use super::{History, Violation, span};
 use crate::task::{Conversation, Item, SolverCall, chat};
 
 /// Every violation on the threads of a history.
@@ -19,7 +19,7 @@ pub(super) fn all(history: &History) -> Vec<Violation> {
     let threads = ThreadView::all(history);
     let each_turn: [fn(&ThreadView<'_>, &TurnView<'_>) -> Vec<Violation>; 5] =
         [not_lost, once, same_answer, told_as_stored, stream_is_stored];
-    let each_thread: [fn(&ThreadView<'_>) -> Vec<Violation>; 8] = [
+    let each_thread: [fn(&ThreadView<'_>) -> Vec<Violation>; 9] = [
         dense,
         one_at_a_time,
         versions_are_a_line,
@@ -28,6 +28,7 @@ pub(super) fn all(history: &History) -> Vec<Violation> {
         order_is_kept,
         effects_once,
         conserved,
+        spans_closed,
     ];
     let mut violations = Vec::new();
     for thread in &threads {
@@ -315,10 +316,7 @@ fn conserved(thread: &ThreadView<'_>) -> Vec<Violation> {
     if thread.events.iter().any(|event| matches!(event.body, EventBody::Compacted { .. })) {
         return Vec::new();
     }
-    let mut events: BTreeMap<RunId, Vec<&Event>> = BTreeMap::new();
-    for event in thread.events {
-        events.entry(event.run).or_default().push(event);
-    }
+    let events = by_run(thread);
     let wrong = thread.runs.iter().filter_map(|run| {
         let own = events.get(&run.id).into_iter().flatten().copied();
         Some(thread.violation("P12", format!("Run {}: {}", run.id, unbalanced(run, own)?)))
@@ -326,5 +324,19 @@ fn conserved(thread: &ThreadView<'_>) -> Vec<Violation> {
     wrong.collect()
 }
 
+/// P13: each attempt at a model call and each tool call has one closed span.
+fn spans_closed(thread: &ThreadView<'_>) -> Vec<Violation> {
+    let wrong = by_run(thread).into_values().flat_map(|own| span::wrong(own.into_iter()));
+    wrong.map(|text| thread.violation("P13", text)).collect()
+}
+
+fn by_run<'a>(thread: &ThreadView<'a>) -> BTreeMap<RunId, Vec<&'a Event>> {
+    let mut events: BTreeMap<RunId, Vec<&Event>> = BTreeMap::new();
+    for event in thread.events {
+        events.entry(event.run).or_default().push(event);
+    }
+    events
+}
+
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

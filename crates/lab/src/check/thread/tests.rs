@@ -137,7 +137,7 @@ fn outcome(text: &str) -> Outcome {
 }
 
 /// Two threads, five turns, nothing wrong.
-fn good() -> History {
+pub(in crate::check) fn good() -> History {
     let begin = Entry::Begin {
         scenario: "mini".to_owned(),
         seed: 1,
@@ -157,6 +157,13 @@ fn log(history: &mut History) -> (&mut Vec<Run>, &mut Vec<Event>) {
         _ => None,
     });
     found.unwrap()
+}
+
+/// Puts other words into a stored reply.
+pub(in crate::check) fn say(event: &mut Event, words: &str) {
+    if let EventBody::AssistantMessage { message, .. } = &mut event.body {
+        *message = Message::text("another", Role::Assistant, words.to_owned());
+    }
 }
 
 fn version(history: &mut History) -> &mut u64 {
@@ -507,4 +514,17 @@ fn an_answer_that_came_too_late_is_no_success_and_no_loss() {
     }
     let found = check::history(&history);
     assert_eq!((found.violations.len(), found.counts.lost, found.counts.completed), (0, 0, 4));
+}
+
+#[test]
+fn p13_two_attempts_with_one_span() {
+    check_planted("P13", |history| {
+        let (runs, events) = log(history);
+        if let EventBody::AssistantMessage { attempts, .. } = &mut events[2].body {
+            attempts.insert(0, attempt("transient"));
+        }
+        // Its tokens add up, so that only the span is wrong.
+        runs[0].usage.input_tokens += 10;
+        runs[0].usage.output_tokens += 5;
+    });
 }
