@@ -85,6 +85,11 @@ fn largest(requests: &[ModelRequest]) -> usize {
     requests.iter().map(bytes).max().unwrap_or(0)
 }
 
+/// Every request of a run whose old results become stubs.
+pub(crate) fn compacted_requests() -> Vec<ModelRequest> {
+    play("the request", |request| reads(request, 30)).requests
+}
+
 #[test]
 fn old_results_become_stubs_and_no_model_is_asked() {
     let played = play("the request", |request| reads(request, 30));

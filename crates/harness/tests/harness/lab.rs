@@ -54,11 +54,19 @@ pub(crate) struct Setup {
     pub(crate) die_at: Option<usize>,
     pub(crate) n_slots: usize,
     pub(crate) tune: fn(&mut TestModel),
+    /// The planted mistake of [`TestStore::stores_intents_late`].
+    pub(crate) stores_intents_late: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { config: HarnessConfig::default(), die_at: None, n_slots: 100, tune: |_| {} }
+        Self {
+            config: HarnessConfig::default(),
+            die_at: None,
+            n_slots: 100,
+            tune: |_| {},
+            stores_intents_late: false,
+        }
     }
 }
 
@@ -97,6 +105,7 @@ impl Bench {
         (setup.tune)(&mut model);
         let model = Arc::new(model);
         let store = TestStore::new(self.store.clone(), points.clone());
+        store.stores_intents_late.store(setup.stores_intents_late, Ordering::Relaxed);
         let feed = Arc::new(TestFeed::default());
         let parts = Parts {
             store: StoreClient(store.clone()),

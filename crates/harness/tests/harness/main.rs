@@ -10,6 +10,7 @@ mod deliver;
 mod ends;
 mod field;
 mod lab;
+mod mutation;
 mod outage;
 mod peers;
 mod policies;

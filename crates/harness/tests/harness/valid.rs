@@ -17,7 +17,7 @@ pub(crate) fn assert_valid(request: &ModelRequest) {
 }
 
 /// The request as both wires carry it, by their strict validators.
-fn check_on_wires(request: &ModelRequest) -> Result<(), String> {
+pub(crate) fn check_on_wires(request: &ModelRequest) -> Result<(), String> {
     let prompt = Prompt {
         system: &request.system,
         messages: &request.messages,
@@ -40,7 +40,8 @@ fn check_on_wires(request: &ModelRequest) -> Result<(), String> {
     validate::anthropic(&parsed(body)?).map_err(|faults| faults.join("; "))
 }
 
-fn check(request: &ModelRequest) -> Result<(), String> {
+/// What no provider takes, whatever its wire.
+pub(crate) fn check(request: &ModelRequest) -> Result<(), String> {
     let messages = &request.messages;
     if request.purpose == Purpose::Compaction && !request.tools.is_empty() {
         return Err("a summary is asked for with tools".to_owned());

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use evenkeel_core::agent::Agent;
 use evenkeel_core::id::{RunId, SnapshotId, ThreadId};
-use evenkeel_core::journal::{EffectClass, Guard, Verdict};
+use evenkeel_core::journal::{EffectClass, EventBody, Guard, NewEvent, Verdict};
 use evenkeel_core::message::{Block, Message, Role, ToolCall, ToolSpec, Usage};
 use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::feed::{Feed, Provisional};
@@ -18,7 +18,7 @@ use evenkeel_core::port::forge::{Delivery, Forge};
 use evenkeel_core::port::model::{
     Model, ModelOutcome, ModelReply, ModelRequest, Permit, PermitToken, Progress, Purpose, RouteFacts,
 };
-use evenkeel_core::port::store::{Op, Reply, Store};
+use evenkeel_core::port::store::{CommitStep, Op, Reply, Store, Written};
 use evenkeel_core::port::tools::{GuardState, Prepared, ToolOutput, ToolRequest, Tools};
 use evenkeel_core::port::workspace::Workspaces;
 use evenkeel_core::run::{Attempt, Delivered, Repository};
@@ -544,6 +544,10 @@ pub(crate) struct TestStore {
     pub(crate) stall: Mutex<Option<&'static str>>,
     /// Operations in the order in which they were asked for.
     pub(crate) asked: Mutex<Vec<&'static str>>,
+    /// A planted mistake: intents are acknowledged at once, and stored with what comes after them.
+    pub(crate) stores_intents_late: AtomicBool,
+    /// The step whose intents were acknowledged and not stored.
+    late: Mutex<Option<CommitStep>>,
 }
 
 /// How an operation fails.
@@ -565,7 +569,31 @@ impl TestStore {
             fail: Mutex::default(),
             stall: Mutex::default(),
             asked: Mutex::default(),
+            stores_intents_late: AtomicBool::new(false),
+            late: Mutex::default(),
         })
+    }
+
+    /// The engine, with the planted mistake in front of it if there is one.
+    async fn carry_out(&self, op: Op) -> Result<Reply, Error> {
+        let is_fenced =
+            matches!(op, Op::CommitStep(_) | Op::CommitTurn(_) | Op::TakeSteered(_) | Op::Park(_));
+        if !is_fenced || !self.stores_intents_late.load(Ordering::Relaxed) {
+            return self.inner.apply(op).await;
+        }
+        let late = self.late.lock().unwrap().take();
+        if let Some(late) = late {
+            drop(self.inner.apply(Op::CommitStep(late)).await);
+        }
+        let is_intent = |event: &NewEvent| matches!(event.body, EventBody::EffectIntended(_));
+        match op {
+            Op::CommitStep(step) if step.events.iter().any(is_intent) => {
+                let seq_last = step.seq_base + step.events.len() as u64;
+                *self.late.lock().unwrap() = Some(step);
+                Ok(Reply::CommitStep(Written::Done { seq_last, cancelling: false, steered: false }))
+            }
+            op => self.inner.apply(op).await,
+        }
     }
 
     /// The operations of runs since the last look, without those of the loops.
@@ -614,7 +642,7 @@ impl Store for TestStore {
                 }
                 return if fail.hangs { pending().await } else { Err(unavailable()) };
             }
-            let reply = self.inner.apply(op).await;
+            let reply = self.carry_out(op).await;
             if is_of_run {
                 self.points.pass().await;
             }

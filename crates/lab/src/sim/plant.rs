@@ -19,9 +19,11 @@ pub(crate) enum Plant {
     KeyLost,
     /// Now and then the end of a turn is acknowledged and not stored.
     EndLost,
+    /// Now and then a turn is accepted before it is stored, and then never is.
+    AnswerFirst,
 }
 
-/// One in so many ends of turns is acknowledged without being stored.
+/// One in so many turns, or ends of turns, is acknowledged without being stored.
 const ONE_IN: u64 = 20;
 
 impl Plant {
@@ -31,6 +33,11 @@ impl Plant {
             admit.key = None;
         }
         op
+    }
+
+    /// Whether an operation is answered, and what it wrote then lost.
+    pub(super) fn forgets(self, op: &Op, generator: &Generator) -> bool {
+        matches!((self, op), (Self::AnswerFirst, Op::Admit(_))) && generator.below(ONE_IN) == 0
     }
 
     /// The answer to an operation that is then not carried out.

@@ -36,6 +36,8 @@ pub(crate) struct Twin {
     env: Env,
     clock: Arc<HostClock>,
     engine: Arc<MemoryStore>,
+    /// Where writes go that a planted mistake loses.
+    nowhere: Arc<MemoryStore>,
     health: watch::Sender<Health>,
     /// Operations under way: each has a connection of its own.
     n_connections: AtomicUsize,
@@ -63,11 +65,13 @@ impl Twin {
     pub(super) fn new(env: &Env, log: &Log, guards: Guards, plant: Plant) -> Arc<Self> {
         let clock = HostClock::of_store(&env.clock);
         let engine = MemoryStore::with_guards(&Env { clock: clock.clone(), ..env.clone() }, guards);
+        let nowhere = MemoryStore::with_guards(env, guards);
         let generator = env.generator.part("store");
         Arc::new(Self {
             env: env.clone(),
             clock,
             engine,
+            nowhere,
             health: watch::Sender::default(),
             n_connections: AtomicUsize::new(0),
             generator,
@@ -200,6 +204,7 @@ impl StoreLink {
         let op = twin.plant.bend(op);
         let reply = match twin.plant.lie(&op, &twin.generator) {
             Some(reply) => Ok(reply),
+            None if twin.plant.forgets(&op, &twin.generator) => twin.nowhere.apply(op).await,
             None => twin.engine.apply(op).await,
         };
         let told = fingerprint(format!("{reply:?}").as_bytes());

@@ -1,6 +1,7 @@
 //! One seed gives one event log: the property on which everything else of a simulation rests.
 
-use std::collections::BTreeSet;
+mod mutation;
+
 use std::sync::Arc;
 
 use evenkeel_core::control::Protect;
@@ -114,27 +115,6 @@ fn what_seeds_have_found_stays_mended() {
         let found = check::history(&run(&scenario, seed, Plant::Nothing).0.history).violations;
         assert!(found.is_empty(), "seed {seed}: {found:?}");
     }
-}
-
-/// The properties that are violated in any of these seeds with this mistake in the store.
-fn violated(scenario: &Scenario, seeds: u64, plant: Plant) -> BTreeSet<&'static str> {
-    let one = |seed| check::history(&run(scenario, seed, plant).0.history).violations;
-    (1..=seeds).flat_map(one).map(|violation| violation.property).collect()
-}
-
-#[test]
-fn a_store_that_forgets_keys_is_found_and_one_that_works_is_not() {
-    let duplicates = reduced("system2-duplicates", 0.02);
-    assert_eq!(violated(&duplicates, 2, Plant::Nothing), BTreeSet::new());
-    let found = violated(&duplicates, 1, Plant::KeyLost);
-    assert!(found.contains("P2"), "a turn that is two runs: {found:?}");
-}
-
-/// Clients are told of an end from the store alone, and a run without one is found again.
-#[test]
-fn ends_that_were_acknowledged_and_not_stored_are_made_up_for() {
-    let turns = reduced("system2-as-given", 0.02);
-    assert_eq!(violated(&turns, 1, Plant::EndLost), BTreeSet::new());
 }
 
 /// Turns on three replicas, with this fault for three seconds.

@@ -12,6 +12,7 @@ mod chaos;
 mod history;
 mod loopback;
 mod moves;
+mod mutation;
 mod outage;
 mod parks;
 mod race;

@@ -39,6 +39,15 @@ pub(crate) enum Ending {
     Fatal(String),
 }
 
+/// A planted mistake in what stands between the machine and the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// The machine is not told that a caller went away, so the place of its call is never given back.
+    PlacesLeak,
+    /// A probe that is under way counts as gone, so that the next one starts beside it.
+    ProbeIsForgotten,
+}
+
 #[derive(Clone, Debug)]
 enum Happening {
     Arrive { run: usize, permit: Option<PermitKey> },
@@ -46,6 +55,7 @@ enum Happening {
     Success(AttemptKey),
     Failure(AttemptKey, Failure),
     Do(Event),
+    Forget(CallKey, usize),
 }
 
 /// One attempt as it was made.
@@ -90,6 +100,7 @@ pub(crate) struct World<F> {
     pub(crate) cancelled: Vec<Mono>,
     /// Whether parked runs take the permits that are handed out.
     pub(crate) takes_permits: bool,
+    pub(crate) mistake: Option<Mistake>,
     dropped: BTreeSet<CallKey>,
 }
 
@@ -152,6 +163,7 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
             grants: Vec::new(),
             cancelled: Vec::new(),
             takes_permits: true,
+            mistake: None,
             dropped: BTreeSet::new(),
         }
     }
@@ -223,7 +235,20 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
                 }
             }
             Happening::Do(event) => self.tell(event),
+            Happening::Forget(call, run) => self.forget(call, run),
         }
+    }
+
+    /// Takes a call out of the machine while its attempt is still with the provider; its run asks again.
+    fn forget(&mut self, call: CallKey, run: usize) {
+        if self.calls.remove(&call).is_none() {
+            return;
+        }
+        self.dropped.insert(call);
+        self.attempts.retain(|_, (of, _)| *of != call);
+        self.tell(Event::Dropped(call));
+        let again = self.now.after(Duration::from_millis(100));
+        self.later(again, Happening::Arrive { run, permit: None });
     }
 
     fn arrive(&mut self, run: usize, permit: Option<PermitKey>) {
@@ -285,6 +310,9 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
         let run = self.calls[&call];
         self.runs[run].step_attempts += 1;
         self.attempts.insert(start.attempt, (call, run));
+        if self.mistake == Some(Mistake::ProbeIsForgotten) && self.is_probing() {
+            self.later(self.now, Happening::Forget(call, run));
+        }
         let behaviour = (self.provider)(self.now, start.lane, run);
         let was_good = matches!(behaviour, Behaviour::Answers(..));
         self.made.push(Made { at: self.now, lane: start.lane, run, call, was_good });
@@ -370,7 +398,13 @@ impl<F: FnMut(Mono, usize, usize) -> Behaviour> World<F> {
         self.calls.remove(&call);
         self.dropped.insert(call);
         self.attempts.retain(|_, (of, _)| *of != call);
-        self.tell(Event::Dropped(call));
+        if self.mistake != Some(Mistake::PlacesLeak) {
+            self.tell(Event::Dropped(call));
+        }
+    }
+
+    fn is_probing(&mut self) -> bool {
+        self.snapshot().deployments.values().any(|deployment| deployment.state == "half_open")
     }
 
     pub(crate) fn snapshot(&mut self) -> RouterSnapshot {

@@ -6,6 +6,7 @@ mod damage;
 mod differential;
 mod durability;
 mod engines;
+mod mutation;
 mod postgres;
 
 use std::sync::Arc;
