@@ -16,6 +16,7 @@ use crate::scenario::{Protect, Scenario};
 use crate::sim::Trace;
 
 pub(crate) use charts::Charts;
+pub(crate) use probes::SOMETIMES;
 
 /// The result of one run. Its JSON is fixed: scripts depend on it.
 #[derive(Clone, Debug, Serialize)]

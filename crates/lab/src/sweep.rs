@@ -19,7 +19,7 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::check::{Entry, Violation};
-use crate::report::Report;
+use crate::report::{Report, SOMETIMES};
 use crate::run::{Depth, virtual_here};
 use crate::scenario;
 use crate::sim::SWARM;
@@ -56,9 +56,11 @@ pub struct Sweep {
     pub failed: Vec<Failed>,
     /// In how many seeds each of the things happened that must happen sometimes.
     pub probes: BTreeMap<String, u64>,
+    /// Those that never happened, in a sweep long enough that each should have.
+    pub never: Vec<String>,
     /// Real seconds.
     pub wall_s: f64,
-    /// Whether every seed passed.
+    /// Whether every seed passed, and nothing is missing that must happen sometimes.
     pub pass: bool,
 }
 
@@ -106,7 +108,8 @@ pub fn sweep(env: &Env, options: SweepOptions) -> BoxFuture<'static, anyhow::Res
         bar.finish_and_clear();
         sweep.failed.sort_by_key(|failed| failed.seed);
         sweep.wall_s = env.mono().since(began).as_secs_f64();
-        sweep.pass = sweep.failed.is_empty() && sweep.seeds == options.seeds;
+        sweep.never = never(&options, &sweep.probes);
+        sweep.pass = sweep.failed.is_empty() && sweep.never.is_empty() && sweep.seeds == options.seeds;
         write(&options, &sweep).await?;
         Ok(sweep)
     })
@@ -163,6 +166,18 @@ fn one(options: &SweepOptions, n: u64) -> anyhow::Result<Outcome> {
         (Failed { scenario: name.to_owned(), seed, violations }, story)
     });
     Ok(Outcome { seed, probes: report.probes.into_iter().collect(), failed })
+}
+
+/// A sweep of the swarm with so many seeds reaches everything that must be reached sometimes.
+const SEEDS_FOR_ALL: u64 = 1_000;
+
+/// What a long sweep of the swarm never reached. Green seeds then say nothing of the code for it.
+fn never(options: &SweepOptions, probes: &BTreeMap<String, u64>) -> Vec<String> {
+    let is_of_swarm = options.names.iter().all(|name| name == SWARM);
+    if !is_of_swarm || options.seeds < SEEDS_FOR_ALL {
+        return Vec::new();
+    }
+    SOMETIMES.iter().filter(|probe| !probes.contains_key(**probe)).map(|probe| (*probe).to_owned()).collect()
 }
 
 fn of_whole(property: &'static str, text: String) -> Violation {
@@ -248,6 +263,9 @@ impl Sweep {
         for (probe, n) in &self.probes {
             let _ = writeln!(text, "  {n:>6} {probe}");
         }
+        for probe in &self.never {
+            let _ = writeln!(text, "   never {probe}: a sweep of this length must reach it");
+        }
         text
     }
 }
@@ -265,4 +283,34 @@ async fn write(options: &SweepOptions, sweep: &Sweep) -> anyhow::Result<()> {
         None => print!("{}", sweep.summary()),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(names: &[&str], seeds: u64, hit: &[&str]) -> Vec<String> {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let options = SweepOptions { names, seeds, ..SweepOptions::default() };
+        never(&options, &hit.iter().map(|probe| ((*probe).to_owned(), 1)).collect())
+    }
+
+    #[test]
+    fn a_long_sweep_names_what_it_never_reached() {
+        assert_eq!(missing(&[], 1_000, &SOMETIMES), Vec::<String>::new());
+        let but_one = SOMETIMES.into_iter().filter(|probe| *probe != "write_fenced").collect::<Vec<_>>();
+        assert_eq!(missing(&[], 1_000, &but_one), ["write_fenced"]);
+        assert_eq!(missing(&["swarm"], 1_000, &but_one), ["write_fenced"]);
+    }
+
+    #[test]
+    fn a_short_sweep_and_one_of_scenarios_need_not_reach_everything() {
+        assert_eq!(missing(&[], 999, &[]), Vec::<String>::new());
+        assert_eq!(missing(&["system1-as-given"], 1_000, &[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_must_be_reached_is_named_once_and_in_order() {
+        assert!(SOMETIMES.is_sorted_by(|one, next| one < next));
+    }
 }
