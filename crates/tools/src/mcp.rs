@@ -10,6 +10,7 @@ pub(crate) mod foreign;
 mod http;
 mod listen;
 pub(crate) mod local;
+mod process;
 pub(crate) mod session;
 
 use std::net::SocketAddr;

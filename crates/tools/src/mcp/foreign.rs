@@ -9,7 +9,8 @@
 //!                        backoff (0.5 s, doubling, at most 30 s; 0 after a session that worked)
 //! ```
 //! One session per server serves all runs. A server gets an environment of its own, never ours,
-//! and a process group of its own that is killed with it: what it started does not outlive it.
+//! and a process group of its own that ends with it ([`super::process`]): what it started does not
+//! outlive it.
 //! When we are killed, the end of its stdin tells it to go.
 
 use std::process::Stdio;
@@ -21,10 +22,11 @@ use evenkeel_env::Env;
 use rmcp::model::Tool;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, ChildStderr};
+use tokio::process::ChildStderr;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::process::Process;
 use super::session::{Session, handshake};
 use super::{MESSAGE_BYTES_MAX, http, lost};
 use crate::config::McpServerConfig;
@@ -180,14 +182,16 @@ impl Foreign {
             .process_group(0);
         let mut child = command.spawn().map_err(|error| lost(&self.name, error))?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let process = Process(child);
+        let process = Process::of(child);
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err(lost(&self.name, "it has no pipes"));
         };
         let log = log_of(self.name.clone(), stderr);
         drop(self.env.spawner.spawn("mcp-stderr", Box::pin(log)));
         let transport = AsyncRwTransport::new(stdout, stdin).with_max_line_length(MESSAGE_BYTES_MAX);
-        Ok((handshake(&self.name, transport).await?, process))
+        let session = handshake(&self.name, transport).await?;
+        let process = process.watched(&self.env, session.closer());
+        Ok((session, process))
     }
 }
 
@@ -215,19 +219,6 @@ async fn log_of(server: String, stderr: ChildStderr) {
             Ok(_) => {
                 tracing::debug!(%server, line = %String::from_utf8_lossy(&line).trim_end(), "tool server")
             }
-        }
-    }
-}
-
-/// A server's process group, killed when dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Until the child is reaped its number cannot belong to another process.
-        let pid = self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(rustix::process::Pid::from_raw);
-        if let Some(pid) = pid {
-            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
         }
     }
 }

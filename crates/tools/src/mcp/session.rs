@@ -59,6 +59,12 @@ impl Session {
         !self.service.is_closed() && !self.service.peer().is_transport_closed()
     }
 
+    /// Closes it from elsewhere.
+    pub(crate) fn closer(&self) -> impl FnOnce() + Send + 'static {
+        let token = self.service.cancellation_token();
+        move || token.cancel()
+    }
+
     /// All tools that the server offers.
     pub(crate) async fn tools(&self) -> Result<Vec<Tool>, Error> {
         self.service.peer().list_all_tools().await.map_err(|error| lost(&self.name, error))

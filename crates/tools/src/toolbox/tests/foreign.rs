@@ -144,6 +144,53 @@ async fn a_server_that_died_is_started_again() {
     assert_eq!(n_starts(&starts), 3);
 }
 
+/// What a server started goes with it: when it ends, and when nobody needs it any more. It also holds
+/// the server's pipes, and a call must not wait for it.
+#[tokio::test]
+async fn what_a_server_starts_does_not_outlive_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let children = directory.path().join("children");
+    // A child that ignores the end of its input, and polite signals.
+    let script = format!("(trap '' TERM HUP INT; sleep 7474.7) & echo $! >> \"$CHILDREN\"\n{SERVER}");
+    let server = json!({
+        "command": "/bin/sh",
+        "args": ["-c", script],
+        "env": {"STARTS": directory.path().join("starts"), "CHILDREN": children},
+        "hints": "trusted",
+    });
+    let bench = Bench::with(config_of("test", server)).await;
+    assert!(show(&bench.call("test__echo", json!({"x": ""})).await).starts_with("effect "));
+    let first = children_in(&children);
+    assert_eq!(first.iter().map(|pid| is_alive(pid)).collect::<Vec<_>>(), [true]);
+    // It dies at the call, and again at the repetition.
+    show(&bench.call("test__die", json!({})).await);
+    assert!(show(&bench.call("test__echo", json!({"x": ""})).await).starts_with("effect "));
+    until_gone(&first).await;
+    let all = children_in(&children);
+    assert!(all.len() >= 3 && is_alive(all.last().unwrap()), "{all:?}");
+    drop(bench);
+    until_gone(&all).await;
+}
+
+fn children_in(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Whether a process is there and runs; one that only waits to be reaped does not.
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
+async fn until_gone(pids: &[String]) {
+    let gone = async {
+        while pids.iter().any(|pid| is_alive(pid)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(30), gone).await.is_ok(), "{pids:?} are still there");
+}
+
 /// A call whose answer was lost is not made again if that could do harm.
 #[tokio::test]
 async fn an_unsafe_call_is_never_repeated() {
