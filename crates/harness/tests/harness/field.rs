@@ -1,8 +1,9 @@
 //! What has gone wrong in comparable systems, each with its input.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_core::journal::EventBody;
+use evenkeel_core::journal::{EventBody, counting};
 use evenkeel_core::message::{Message, Role};
 use evenkeel_core::port::model::ModelRequest;
 use evenkeel_core::port::store::{Admit, UpdateThread};
@@ -346,4 +347,67 @@ fn the_next_turn_waits_also_while_the_run_before_it_only_waits() {
         assert_eq!((put.len(), bench.world.n_executed("put")), (2, 2), "{put:?}");
         bench.assert_sound(thread).await;
     });
+}
+
+/// A workspace takes twenty seconds to make, and its process may die over it. What is sent meanwhile
+/// is taken at once, and is in the conversation once when there is a workspace, by whatever policy.
+#[test]
+fn a_message_during_a_slow_start_is_taken_at_once_and_delivered() {
+    const BOOT: Duration = Duration::from_secs(20);
+    let policies = [
+        (BusyPolicy::Enqueue, "one,two"),
+        (BusyPolicy::Steer, "one,two"),
+        (BusyPolicy::Merge, "one,two"),
+        (BusyPolicy::Latest, "one,two"),
+        (BusyPolicy::Interrupt, "one,two"),
+        (BusyPolicy::Rollback, "two"),
+    ];
+    for (seed, ((policy, expected), dies)) in
+        (88..).zip(policies.into_iter().flat_map(|of| [(of, false), (of, true)]))
+    {
+        in_time(async {
+            let bench = Bench::new(seed);
+            *bench.world.boot.lock().unwrap() = BOOT;
+            let begun = bench.env.wall();
+            let booted = Arc::new(Mutex::new(None));
+            let script = {
+                let (booted, env) = (booted.clone(), bench.env.clone());
+                move |_: &ModelRequest| {
+                    booted.lock().unwrap().get_or_insert(env.wall());
+                    Say::Text("done")
+                }
+            };
+            let mut process = bench.start(script.clone());
+            let thread = bench.new_thread();
+            let first = bench.send(thread, "coder", "one", BusyPolicy::Enqueue).await;
+            process.harness.nudge();
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(bench.run(first).await.state, RunState::Running, "it makes its workspace");
+            let sent_at = bench.env.wall();
+            let second = bench.send(thread, "coder", "two", policy).await;
+            assert!(bench.env.wall().since(sent_at) < Duration::from_millis(100), "{policy:?} waited");
+            if dies {
+                drop(process);
+                process = bench.start(script);
+            }
+            process.harness.nudge();
+            for run in [first, second] {
+                bench.ended(run).await;
+            }
+            let first_call = booted.lock().unwrap().expect("the model was asked");
+            assert!(first_call.since(begun) >= BOOT, "{policy:?}: not before there was a workspace");
+            let events = bench.events(thread).await;
+            let said: Vec<String> = counting(&events)
+                .into_iter()
+                .filter_map(|event| match &event.body {
+                    EventBody::UserMessage { message } => Some(message.joined_text()),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(said.join(","), expected, "{policy:?}, dies: {dies}");
+            let transcript = bench.transcript(thread).await;
+            assert!(transcript.ends_with("Assistant: done"), "{policy:?}: {transcript}");
+            bench.assert_sound(thread).await;
+        });
+    }
 }

@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub(crate) forge: Mutex<Vec<Takes>>,
     /// What it was asked to deliver.
     pub(crate) deliveries: Mutex<Vec<Delivery>>,
+    /// How long it takes to make a workspace.
+    pub(crate) boot: Mutex<Duration>,
 }
 
 impl World {
@@ -141,6 +143,8 @@ impl Workspaces for TestWorkspaces {
     ) -> BoxFuture<'_, Result<(PathBuf, SnapshotId), Error>> {
         Box::pin(async move {
             self.points.pass().await;
+            let boot = *self.world.boot.lock().unwrap();
+            sleep(boot).await;
             if repository == Repository::Url("missing".to_owned()) {
                 return Err(Error::client(
                     Code::RepositoryUnreadable,

@@ -326,6 +326,18 @@ async fn tool_calls_with_every_quirk() {
             vec![json!({"x": 1})],
         ),
         (
+            "three whole calls in one event",
+            vec![
+                openai::delta(&json!({"tool_calls": [
+                    {"id": "a", "function": {"name": "f", "arguments": "{\"x\":1}"}},
+                    {"id": "b", "function": {"name": "f", "arguments": "{\"x\":2}"}},
+                    {"id": "c", "function": {"name": "f", "arguments": "{\"x\":3}"}},
+                ]})),
+                finish(),
+            ],
+            vec![json!({"x": 1}), json!({"x": 2}), json!({"x": 3})],
+        ),
+        (
             "an object instead of a string, and stop instead of tool_calls",
             vec![
                 call(json!({"index": 0, "id": "a", "function": {"name": "f", "arguments": {"x": 1}}})),
@@ -346,6 +358,37 @@ async fn tool_calls_with_every_quirk() {
             assert_eq!(call.id, CallId::of(run, step, u32::try_from(idx).unwrap()), "{what}");
         }
     }
+}
+
+/// Blocks are told apart by their index, also when they are interleaved; what comes after a block's end
+/// does not change it, and neither does a piece for a block that never began.
+#[tokio::test]
+async fn pieces_go_to_the_block_that_they_name() {
+    let begin = |index, id: &str| {
+        anthropic::block(index, &json!({"type": "tool_use", "id": id, "name": "f", "input": {}}))
+    };
+    let piece = |index, json: &str| {
+        anthropic::delta(index, &json!({"type": "input_json_delta", "partial_json": json}))
+    };
+    let reply = sse(vec![
+        anthropic::start(),
+        begin(0, "a"),
+        begin(1, "b"),
+        piece(0, "{\"x\":"),
+        piece(1, "{\"y\":2}"),
+        piece(0, "1}"),
+        anthropic::stop(0),
+        piece(0, "{\"x\":9}"),
+        piece(7, "{\"z\":9}"),
+        anthropic::stop(1),
+        anthropic::finish("tool_use"),
+        anthropic::end(),
+    ]);
+    let bench = bench(vec![("anthropic", always(reply))], json!({})).await;
+    let reply = done(&bench.router, hello(&bench.env)).await;
+    let args: Vec<Value> = reply.message.tool_calls().map(|call| call.args.clone()).collect();
+    assert_eq!(args, [json!({"x": 1}), json!({"y": 2})]);
+    assert_eq!(outcomes(&reply), ["ok"]);
 }
 
 #[tokio::test]

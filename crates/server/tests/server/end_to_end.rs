@@ -92,6 +92,7 @@ fn config(base_url: &str, dir: &Path) -> Config {
     let mut config = Config::parse("test.toml", &toml, &Overrides::default()).unwrap();
     config.server.data_dir = dir.join("data");
     config.workspaces.sources = vec![dir.canonicalize().unwrap()];
+    config.workspaces.url_schemes = vec!["http".to_owned()];
     // The play uses no command, and a test binary cannot be the helper.
     config.sandbox.isolation = Isolation::None;
     config.sandbox.warm = 0;
@@ -179,4 +180,37 @@ async fn without_a_provider_a_run_ends_with_what_to_configure() {
     let body = crate::world::chat("hi").to_string();
     let answered = door.ask(Method::POST, "/runs/wait", &[], &body).await;
     assert_eq!(answered.json()["__error__"]["error"], "route-unknown", "{:?}", answered.body);
+}
+
+/// A clone whose server does not answer holds nobody up: what is sent to its thread meanwhile is taken
+/// at once, and is carried out when the start has ended, here by its failure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_is_taken_while_the_clone_before_it_hangs() {
+    let product = Product::new().await;
+    let door = product.door();
+    let mut forge = product.env.net.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let url = format!("http://{}/slow.git", forge.local_address().unwrap());
+    let made = door.ask(Method::POST, "/threads", &[], "{}").await.json();
+    let runs = format!("/threads/{}/runs", made["thread_id"].as_str().unwrap());
+    let send = async |repository: Value| {
+        let mut task = product.task();
+        task["input"]["repository"] = repository;
+        let answered = door.ask(Method::POST, &runs, &[], &task.to_string()).await;
+        assert_eq!(answered.status, 200, "{:?}", answered.body);
+        answered.json()["run_id"].as_str().unwrap().to_owned()
+    };
+    let state = async |run: &str| {
+        let run = door.ask(Method::GET, &format!("/v1/runs/{run}"), &[], "").await.json();
+        (run["state"].as_str().unwrap().to_owned(), run["outcome"]["error"]["code"].clone())
+    };
+    let first = send(json!({ "url": url })).await;
+    // git has asked, and gets no answer until the test lets go.
+    let asks = forge.accept().await.unwrap();
+    let second = send(json!({ "directory": product.repository() })).await;
+    assert_eq!(state(&first).await, ("running".to_owned(), Value::Null));
+    assert_eq!(state(&second).await, ("queued".to_owned(), Value::Null));
+    drop((asks, forge));
+    let joined = door.ask(Method::GET, &format!("{runs}/{second}/join"), &[], "").await.json();
+    assert_eq!(joined["result"], "The notes are written.", "{joined}");
+    assert_eq!(state(&first).await, ("failed".to_owned(), json!("repository-unreadable")));
 }
