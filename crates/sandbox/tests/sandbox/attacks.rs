@@ -1,4 +1,5 @@
-//! The forty attacks, each with its outcome, as whoever runs the tests and as an ordinary user.
+//! The forty attacks, each with its outcome: as whoever runs the tests, with the helper and with the
+//! whole server as an ordinary user, with both backends, without and with a list of hosts.
 //!
 //! What one command can try from inside is tried by `evenkeel-sandbox-attack`; its answers are the
 //! table below. Attacks that need something outside (a proxy, a host that reads what was planted, a
@@ -9,15 +10,15 @@ use std::fs;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
 
 use evenkeel_core::port::runner::{Command, HostRule, Runner};
+use evenkeel_env::process;
 use evenkeel_sandbox::doctor::{self, Report, State};
 use evenkeel_sandbox::{HelperProgram, SandboxConfig};
 use expect_test::expect;
 
 use crate::bubblewrap;
-use crate::host::{ATTACK, Host, User, install, is_root, stdout};
+use crate::host::{Host, ORDINARY, PROGRAMS, User, attack_program, helper_program, install, is_root, stdout};
 
 /// Attacks that another test shows: number, its source, and its name there.
 const ELSEWHERE: &[(u8, &str, &str)] = &[
@@ -28,6 +29,7 @@ const ELSEWHERE: &[(u8, &str, &str)] = &[
     (35, include_str!("../../../tools/src/toolbox/tests.rs"), "no_path_leads_out_of_the_workspace"),
     (35, include_str!("../../../tools/src/toolbox/tests.rs"), "what_is_no_text_file_is_refused"),
     (35, include_str!("../../../tools/src/workspace/tests.rs"), "restoring_follows_no_link"),
+    (35, include_str!("../../../tools/src/beneath/tests.rs"), "a_resolved_path_is_opened_without_links"),
     (
         36,
         include_str!("../../../tools/src/workspace/tests.rs"),
@@ -44,11 +46,17 @@ const ELSEWHERE: &[(u8, &str, &str)] = &[
     (37, include_str!("limits.rs"), "tmp_and_inodes_are_bounded"),
     (37, include_str!("limits.rs"), "files_have_a_largest_size"),
     (38, include_str!("limits.rs"), "a_flood_costs_no_memory"),
+    (38, include_str!("../../../evenkeel/src/output/tests.rs"), "a_text_cannot_drive_the_terminal"),
     (39, include_str!("life.rs"), "what_a_command_leaves_behind_dies_and_delays_nothing"),
     (39, include_str!("life.rs"), "processes_that_resist_die_at_the_limit"),
     (39, include_str!("life.rs"), "a_killed_server_leaves_no_process"),
     (40, include_str!("view.rs"), "no_descriptor_leaks"),
     (40, include_str!("view.rs"), "two_sandboxes_do_not_see_each_other"),
+    (
+        40,
+        include_str!("../../../evenkeel/tests/cli/secrets.rs"),
+        "a_secret_is_in_no_file_environment_argument_log_event_or_answer",
+    ),
 ];
 
 #[tokio::test]
@@ -134,6 +142,51 @@ async fn the_doctor_tells_what_stays_open() {
     }
 }
 
+/// With the helper alone as an ordinary user the server is still root. Here the whole server is one: this
+/// test program again, as somebody who owns nothing, with what needs no process of its own name.
+#[test]
+fn the_whole_server_may_be_an_ordinary_user() {
+    if !is_root() {
+        println!("skipped: the server of these tests is an ordinary user already");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (tests, scratch) = (dir.path().join("tests"), dir.path().join("scratch"));
+    install(&std::env::current_exe().unwrap(), &tests);
+    install(&helper_program(), &dir.path().join("helper"));
+    install(&attack_program(), &dir.path().join("attack"));
+    fs::create_dir(&scratch).unwrap();
+    fs::set_permissions(&scratch, fs::Permissions::from_mode(0o1777)).unwrap();
+    let names = [
+        "attacks::every_way_out_is_closed",
+        "attacks::every_way_out_is_closed_with_bubblewrap",
+        "attacks::the_doctor_tells_what_stays_open",
+        "network::only_listed_hosts_are_reached",
+        "limits::descriptors_are_bounded",
+        "limits::files_have_a_largest_size",
+        "limits::memory_is_bounded",
+        "limits::tmp_and_inodes_are_bounded",
+        "view::no_descriptor_leaks",
+        "view::two_sandboxes_do_not_see_each_other",
+    ];
+    let output = process::command("setpriv")
+        .into_std()
+        .args([format!("--reuid={ORDINARY}"), format!("--regid={ORDINARY}"), "--clear-groups".to_owned()])
+        .arg(&tests)
+        .args(["--test-threads=1", "--exact"])
+        .args(names)
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("TMPDIR", &scratch)
+        .env(PROGRAMS, dir.path())
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&format!("{} passed; 0 failed", names.len())), "{said}");
+}
+
 /// Every attack of the list is shown by a line of the table or by a test that exists.
 #[test]
 fn no_attack_is_left_out() {
@@ -157,7 +210,7 @@ async fn attack(host: &Host, label: &str, hosts: Vec<HostRule>) -> String {
     let _outside = UnixListener::bind(&path).unwrap();
     let _inside = UnixListener::bind(host.workspace().join("socket")).unwrap();
     fs::set_permissions(host.workspace().join("socket"), fs::Permissions::from_mode(0o666)).unwrap();
-    install(Path::new(ATTACK), &host.workspace().join("attack"));
+    install(&attack_program(), &host.workspace().join("attack"));
     let pid = std::process::id().to_string();
     let command = host.command(&["./attack", "inside", &pid, &port, &name]);
     let exit = host.launcher.run(Command { hosts, ..command }).await;

@@ -8,16 +8,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::id::{RunId, TenantId};
-use evenkeel_core::port::runner::{Command, Exit, Runner, RunnerLimits};
+use evenkeel_core::port::runner::{Command, Exit, HostRule, Runner, RunnerLimits};
 use evenkeel_env::{Env, process};
-use evenkeel_sandbox::{HelperProgram, Launcher, SandboxConfig};
+use evenkeel_sandbox::doctor::{self, Report};
+use evenkeel_sandbox::{HelperProgram, Isolation, Launcher, SandboxConfig};
 use tempfile::TempDir;
 
-const HELPER: &str = env!("CARGO_BIN_EXE_evenkeel-sandbox-helper");
-pub(crate) const ATTACK: &str = env!("CARGO_BIN_EXE_evenkeel-sandbox-attack");
+/// Where copies of the programs are, for a user who cannot reach those that cargo built.
+pub(crate) const PROGRAMS: &str = "EVENKEEL_TEST_PROGRAMS";
 
 /// An ordinary user that owns nothing.
-const ORDINARY: u32 = 54_321;
+pub(crate) const ORDINARY: u32 = 54_321;
+
+/// The helper.
+pub(crate) fn helper_program() -> PathBuf {
+    built("helper", env!("CARGO_BIN_EXE_evenkeel-sandbox-helper"))
+}
+
+/// The program that attacks.
+pub(crate) fn attack_program() -> PathBuf {
+    built("attack", env!("CARGO_BIN_EXE_evenkeel-sandbox-attack"))
+}
+
+fn built(name: &str, path: &str) -> PathBuf {
+    std::env::var_os(PROGRAMS).map_or_else(|| PathBuf::from(path), |dir| PathBuf::from(dir).join(name))
+}
 
 /// Who runs the server's helper.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,6 +50,56 @@ impl User {
     }
 }
 
+/// Where something is tried: who runs the helper, what makes the sandbox, and whether the command may
+/// reach a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) user: User,
+    pub(crate) isolation: Isolation,
+    pub(crate) listed: bool,
+}
+
+impl Place {
+    /// Every one that there is here: each user, with each backend, without and with a list of hosts.
+    pub(crate) fn all() -> Vec<Self> {
+        let backends = backends();
+        let of = |user: User| {
+            let modes = backends.iter().flat_map(|isolation| [(*isolation, false), (*isolation, true)]);
+            modes.map(move |(isolation, listed)| Self { user, isolation, listed }).collect::<Vec<_>>()
+        };
+        User::all().iter().flat_map(|user| of(*user)).collect()
+    }
+
+    /// For what takes long: each user, backend and mode, but not each with each.
+    pub(crate) fn few() -> Vec<Self> {
+        let is_chosen = |place: &Self| backends().len() == 1 || place.listed == place.is_bubblewrap();
+        Self::all().into_iter().filter(is_chosen).collect()
+    }
+
+    pub(crate) fn is_bubblewrap(&self) -> bool {
+        self.isolation == Isolation::Bubblewrap
+    }
+
+    pub(crate) fn host(&self) -> Host {
+        self.host_in(Env::real())
+    }
+
+    pub(crate) fn host_in(&self, env: Env) -> Host {
+        let config = SandboxConfig { isolation: self.isolation, ..SandboxConfig::default() };
+        let mut host = Host::start_in(env, self.user, config);
+        if self.listed {
+            host.hosts.push(HostRule::try_from("pkg.example".to_owned()).unwrap());
+        }
+        host
+    }
+}
+
+/// The native one, and bubblewrap where it is installed.
+fn backends() -> Vec<Isolation> {
+    let has_bubblewrap = crate::bubblewrap::config().is_some();
+    std::iter::once(Isolation::Native).chain(has_bubblewrap.then_some(Isolation::Bubblewrap)).collect()
+}
+
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|data| data.uid() == 0)
 }
@@ -44,6 +109,9 @@ pub(crate) struct Host {
     pub(crate) env: Env,
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) helper: PathBuf,
+    config: SandboxConfig,
+    /// What its commands may reach.
+    hosts: Vec<HostRule>,
     dir: TempDir,
 }
 
@@ -62,15 +130,33 @@ impl Host {
         let workspace = dir.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
         let helper = match user {
-            User::Current => PathBuf::from(HELPER),
+            User::Current => helper_program(),
             User::Ordinary => {
                 chown(&workspace, Some(ORDINARY), Some(ORDINARY)).unwrap();
                 ordinary_helper(dir.path())
             }
         };
         let config = SandboxConfig { helper: HelperProgram::Path(helper.clone()), ..config };
-        let launcher = Launcher::start(&env, config).unwrap();
-        Self { user, env, launcher, helper, dir }
+        let launcher = Launcher::start(&env, config.clone()).unwrap();
+        Self { user, env, launcher, helper, config, hosts: Vec::new(), dir }
+    }
+
+    /// What the doctor says of it.
+    pub(crate) fn report(&self) -> Report {
+        doctor::examine_with(&self.config)
+    }
+
+    /// Whether the doctor says that a mechanism is in force here; one that is not must have been said
+    /// to be missing, with what to do about it.
+    pub(crate) fn enforces(&self, mechanism: &str) -> bool {
+        let report = self.report();
+        let finding = report.finding(mechanism).unwrap_or_else(|| panic!("nothing of {mechanism}: {report}"));
+        if finding.state == doctor::State::Enforced {
+            return true;
+        }
+        assert!(!finding.remedy.is_empty() && finding.degradable.is_some(), "{report}");
+        assert!(report.admit(&std::collections::BTreeSet::new()).is_err(), "{report}");
+        false
     }
 
     pub(crate) fn workspace(&self) -> PathBuf {
@@ -102,7 +188,7 @@ impl Host {
             env: Vec::new(),
             stdin: Vec::new(),
             limits: RunnerLimits { wall_ms: 60_000, ..RunnerLimits::default() },
-            hosts: Vec::new(),
+            hosts: self.hosts.clone(),
         }
     }
 
@@ -129,7 +215,7 @@ impl Host {
 /// A copy of the helper that an ordinary user can reach, behind a script that becomes that user.
 fn ordinary_helper(dir: &Path) -> PathBuf {
     let copy = dir.join("helper");
-    install(Path::new(HELPER), &copy);
+    install(&helper_program(), &copy);
     let text = format!(
         "#!/bin/sh\ncd /\nexec /usr/bin/setpriv --reuid={ORDINARY} --regid={ORDINARY} --clear-groups {} \"$@\"\n",
         copy.display()

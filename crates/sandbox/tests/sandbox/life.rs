@@ -7,7 +7,7 @@ use evenkeel_core::port::runner::{LimitHit, Runner};
 use evenkeel_env::process;
 use evenkeel_sandbox::{Isolation, SandboxConfig};
 
-use crate::host::{ATTACK, Host, User, processes_with, stdout, wait_until, wait_until_gone};
+use crate::host::{Host, Place, User, attack_program, processes_with, stdout, wait_until, wait_until_gone};
 
 #[tokio::test]
 async fn what_a_command_leaves_behind_dies_and_delays_nothing() {
@@ -18,17 +18,17 @@ async fn what_a_command_leaves_behind_dies_and_delays_nothing() {
         ("SIGTERM is ignored", "(trap '' TERM HUP INT; sleep 6161.1 & wait) & echo done"),
         ("a stopped child", "sleep 6161.1 & kill -STOP $!; echo done"),
     ];
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         for (what, script) in table {
             let exit = host.sh(script).await;
             assert_eq!(
                 (exit.code, exit.limit, stdout(&exit).as_str()),
                 (Some(0), None, "done\n"),
-                "{user:?} {what}"
+                "{place:?} {what}"
             );
             assert!(exit.ms < 20_000, "{what}: {exit:?}");
-            assert_eq!(processes_with("6161.1").len(), 0, "{user:?} {what}");
+            assert_eq!(processes_with("6161.1").len(), 0, "{place:?} {what}");
         }
     }
 }
@@ -40,11 +40,11 @@ async fn processes_that_resist_die_at_the_limit() {
         "kill -STOP $$",
         "sleep 6262.2 & kill -STOP $! $$",
     ];
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         for script in table {
             let exit = host.limited(script, |limits| limits.wall_ms = 200).await;
-            assert_eq!(exit.limit, Some(LimitHit::Time), "{user:?} {script}: {exit:?}");
+            assert_eq!(exit.limit, Some(LimitHit::Time), "{place:?} {script}: {exit:?}");
             assert_eq!(processes_with("6262.2").len(), 0);
         }
     }
@@ -52,8 +52,8 @@ async fn processes_that_resist_die_at_the_limit() {
 
 #[tokio::test]
 async fn dropping_the_future_kills() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         let command = host.command(&["bash", "-c", "echo $$ >ready; sleep 6363.3 & sleep 6363.3"]);
         let ready = host.workspace().join("ready");
         tokio::select! {
@@ -68,19 +68,20 @@ async fn dropping_the_future_kills() {
 
 #[tokio::test]
 async fn a_killed_server_leaves_no_process() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         let ready = host.workspace().join("ready");
         let script = "echo $$ >ready; (setsid sleep 6464.4 &); sleep 6464.4";
-        let mut server = process::command(ATTACK)
-            .arg("serve")
+        let mut server = process::command(attack_program())
+            .args(["serve", if place.is_bubblewrap() { "bwrap" } else { "native" }])
+            .arg(if place.listed { "pkg.example" } else { "-" })
             .args([host.helper.as_path(), host.workspace().as_path()])
             .arg(script)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         wait_until("the command runs", || ready.exists() && processes_with("sleep 6464.4").len() >= 2).await;
-        let helpers = format!("{} sandbox-helper", if *user == User::Current { "" } else { "helper" });
+        let helpers = format!("{} sandbox-helper", if place.user == User::Current { "" } else { "helper" });
         assert!(!processes_with(helpers.trim()).is_empty());
         server.start_kill().unwrap();
         server.wait().await.unwrap();
@@ -113,13 +114,13 @@ async fn a_killed_helper_is_replaced() {
 
 #[tokio::test]
 async fn many_run_at_once() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::few() {
+        let host = place.host();
         let scripts: Vec<String> =
             (0..24).map(|number| format!("echo {number} >/tmp/x; sleep 0.05; cat /tmp/x")).collect();
         let texts = futures_util::future::join_all(scripts.iter().map(|script| host.text(script))).await;
         let expected: Vec<String> = (0..24).map(|number| format!("{number}\n")).collect();
-        assert_eq!(texts, expected, "{user:?}");
+        assert_eq!(texts, expected, "{place:?}");
     }
 }
 

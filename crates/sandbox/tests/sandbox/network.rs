@@ -10,12 +10,12 @@ use std::time::Duration;
 use evenkeel_core::port::runner::{Command, Exit, HostRule, LimitHit, Runner};
 use evenkeel_env::net::{Listener, Net, Stream, TcpNet};
 use evenkeel_env::{Env, Task};
-use evenkeel_sandbox::{NetworkCounts, SandboxConfig};
+use evenkeel_sandbox::{Isolation, NetworkCounts};
 use expect_test::expect;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::host::{Host, User, stdout};
+use crate::host::{Host, Place, User, stdout};
 
 /// Where the one public service of these tests is, on its own Internet.
 const PUBLIC: &str = "93.184.215.14";
@@ -64,6 +64,10 @@ struct Bench {
 
 impl Bench {
     async fn start(user: User) -> Self {
+        Self::start_at(Place { user, isolation: Isolation::Native, listed: false }).await
+    }
+
+    async fn start_at(place: Place) -> Self {
         let mut env = Env::real();
         let mut listener = TcpNet.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let server = listener.local_address().unwrap();
@@ -90,7 +94,7 @@ impl Bench {
             ("none.example", vec![]),
         ]);
         env.net = Arc::new(Internet { names, server });
-        Self { host: Host::start_in(env, user, SandboxConfig::default()), _server: task }
+        Self { host: place.host_in(env), _server: task }
     }
 
     async fn run(&self, rules: &[&str], script: &str) -> Exit {
@@ -164,8 +168,8 @@ async fn only_listed_hosts_are_reached() {
         ("has no name", "CONNECT unknown.example:443 HTTP/1.1"),
         ("nonsense", "hello"),
     ];
-    for user in User::all() {
-        let bench = Bench::start(*user).await;
+    for place in Place::all().into_iter().filter(|place| !place.listed) {
+        let bench = Bench::start_at(place).await;
         let mut table = String::new();
         for (what, lines) in asked {
             // After a tunnel is there, something goes through it.
@@ -222,8 +226,8 @@ async fn only_listed_hosts_are_reached() {
 /// A second request behind the first would go to the same connection under another name.
 #[tokio::test]
 async fn no_second_request_hides_behind_the_first() {
-    for user in User::all() {
-        let bench = Bench::start(*user).await;
+    for place in Place::all().into_iter().filter(|place| !place.listed) {
+        let bench = Bench::start_at(place).await;
         let script = format!(
             "{ASK}BODY=$'12ENDGET http://evil.example/ HTTP/1.1\\r\\nHost: evil.example\\r\\n\\r\\n' \
              ask 'POST http://pkg.example/ HTTP/1.1' 'Host: pkg.example' 'Content-Length: 5'"

@@ -7,12 +7,13 @@ use evenkeel_core::port::runner::Runner;
 use evenkeel_sandbox::SandboxConfig;
 use expect_test::expect;
 
-use crate::host::{Host, User, stderr, stdout};
+use crate::host::{Host, Place, User, stderr, stdout};
 
 #[tokio::test]
 async fn the_environment_is_clean() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    // What the proxy's variables add with a list is in the table of the attacks.
+    for place in Place::all().into_iter().filter(|place| !place.listed) {
+        let host = place.host();
         let mut command = host.command(&["env"]);
         command.env =
             vec![("GREETING".to_owned(), "hello".to_owned()), ("TERM".to_owned(), "vt100".to_owned())];
@@ -34,22 +35,22 @@ async fn the_environment_is_clean() {
 async fn no_descriptor_leaks() {
     // Held open on purpose, and without close-on-exec, in the process that starts the helper.
     let leaked = rustix::io::dup(fs::File::open("/proc/version").unwrap()).unwrap();
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         // The fourth is the directory that `ls` itself reads.
-        assert_eq!(host.text("ls /proc/self/fd").await, "0\n1\n2\n3\n", "{user:?}");
+        assert_eq!(host.text("ls /proc/self/fd").await, "0\n1\n2\n3\n", "{place:?}");
     }
     drop(leaked);
 }
 
 #[tokio::test]
 async fn only_own_processes_are_visible() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         let text =
             host.text("for pid in /proc/[0-9]*; do tr '\\0' ' ' <$pid/cmdline; echo; done; echo $$").await;
         let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
-        assert_eq!(lines.last(), Some(&"2"), "{user:?}: {text}");
+        assert_eq!(lines.last(), Some(&"2"), "{place:?}: {text}");
         assert!(
             lines.iter().all(|line| ["helper", "bash", "tr", "2"].iter().any(|name| line.contains(name))),
             "{text}"
@@ -103,20 +104,20 @@ async fn files_belong_to_the_owner_of_the_workspace() {
 
 #[tokio::test]
 async fn a_read_only_workspace_cannot_be_written() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         let mut command = host.command(&["bash", "-c", "echo x >file; touch /tmp/fine && echo tmp; ls -A"]);
         command.read_only = true;
         let exit = host.launcher.run(command).await.unwrap();
-        assert_eq!(stdout(&exit), "tmp\n", "{user:?}: {exit:?}");
+        assert_eq!(stdout(&exit), "tmp\n", "{place:?}: {exit:?}");
         assert_eq!(fs::read_dir(host.workspace()).unwrap().count(), 0);
     }
 }
 
 #[tokio::test]
 async fn nothing_of_one_command_is_left_for_the_next() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         host.text("echo secret >/tmp/secret; echo kept >kept; ln -s /tmp/secret trap").await;
         assert_eq!(
             host.text("ls -A /tmp; cat kept; cat trap 2>/dev/null || echo gone").await,
@@ -127,8 +128,8 @@ async fn nothing_of_one_command_is_left_for_the_next() {
 
 #[tokio::test]
 async fn two_sandboxes_do_not_see_each_other() {
-    for user in User::all() {
-        let host = Host::start(*user);
+    for place in Place::all() {
+        let host = place.host();
         let other = host.other_workspace();
         let mut first = host.command(&["bash", "-c", "echo x >/tmp/first; echo $$ >ready; sleep 60"]);
         first.workspace.clone_from(&other);
@@ -142,7 +143,7 @@ async fn two_sandboxes_do_not_see_each_other() {
             text = look => text,
         };
         // Pid 1, the shell, and the two ends of the pipe.
-        assert_eq!(text, "4\nalive\n", "{user:?}");
+        assert_eq!(text, "4\nalive\n", "{place:?}");
     }
 }
 

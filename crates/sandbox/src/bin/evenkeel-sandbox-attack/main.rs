@@ -2,8 +2,8 @@
 //!
 //! `evenkeel-sandbox-attack inside PID PORT SOCKET` runs inside a sandbox and prints, under the
 //! number and name of each attack, one line per try: its name, and the error, or `ALLOWED`.
-//! `evenkeel-sandbox-attack serve HELPER WORKSPACE SCRIPT` is a server that runs a script in a
-//! sandbox, to be killed.
+//! `evenkeel-sandbox-attack serve BACKEND HOST HELPER WORKSPACE SCRIPT` is a server that runs a script in
+//! a sandbox, to be killed; BACKEND is `native` or `bwrap`, HOST is what it may reach, or `-`.
 
 mod attacks;
 mod tries;
@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use evenkeel_core::id::{RunId, TenantId};
-use evenkeel_core::port::runner::{Command, Runner, RunnerLimits};
+use evenkeel_core::port::runner::{Command, HostRule, Runner, RunnerLimits};
 use evenkeel_env::Env;
-use evenkeel_sandbox::{HelperProgram, Launcher, SandboxConfig};
+use evenkeel_sandbox::{HelperProgram, Isolation, Launcher, SandboxConfig};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,18 +24,27 @@ fn main() -> ExitCode {
             port: (*port).to_owned(),
             socket: (*socket).to_owned(),
         }),
-        ["serve", helper, workspace, script] => return serve(helper, workspace, script),
+        ["serve", backend, host, helper, workspace, script] => {
+            let isolation = if *backend == "bwrap" { Isolation::Bubblewrap } else { Isolation::Native };
+            let hosts = Some(*host).filter(|host| *host != "-");
+            return serve(isolation, hosts, helper, (workspace, script));
+        }
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS
 }
 
-fn serve(helper: &str, workspace: &str, script: &str) -> ExitCode {
+fn serve(
+    isolation: Isolation,
+    host: Option<&str>,
+    helper: &str,
+    (workspace, script): (&str, &str),
+) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.expect("a runtime starts");
     runtime.block_on(async {
         let helper = HelperProgram::Path(PathBuf::from(helper));
-        let config = SandboxConfig { helper, ..SandboxConfig::default() };
+        let config = SandboxConfig { helper, isolation, ..SandboxConfig::default() };
         let env = Env::real();
         let launcher = Launcher::start(&env, config).expect("the sandbox is available");
         let exit = launcher
@@ -49,7 +58,10 @@ fn serve(helper: &str, workspace: &str, script: &str) -> ExitCode {
                 env: Vec::new(),
                 stdin: Vec::new(),
                 limits: RunnerLimits::default(),
-                hosts: Vec::new(),
+                hosts: host
+                    .map(|host| HostRule::try_from(host.to_owned()).expect("a host"))
+                    .into_iter()
+                    .collect(),
             })
             .await;
         println!("{exit:?}");
