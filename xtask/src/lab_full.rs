@@ -3,8 +3,8 @@
 //! Every scenario runs live with several seeds; those of System 1 also on three replicas over
 //! PostgreSQL; all of them in virtual time at both depths, twice, where both runs must have one digest;
 //! and the plain configurations must lose what they are known to lose. Then come ten thousand drawn
-//! seeds, the mutation matrix, and the public MCP conformance suite. A part that fails does not stop
-//! the rest.
+//! seeds, the mutation matrix, the public MCP conformance suite and the fuzz targets. A part that fails
+//! does not stop the rest.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{clients, shell};
+use crate::{clients, fuzz, shell};
 
 /// One run of a scenario.
 struct Case {
@@ -41,6 +41,8 @@ const VIRTUAL: [&[&str]; 2] = [&["--virtual", "--depth", "direct"], &["--virtual
 const PLAIN_VIRTUAL: &[&str] = &["--virtual", "--protect", "none"];
 /// Sweeps of drawn seeds: the depth and how many.
 const SWEEPS: [(&str, &str); 2] = [("direct", "10000"), ("http", "500")];
+/// For each fuzz target.
+const FUZZ_SECONDS: &str = "300";
 /// What a plain configuration is tried on.
 const LOSING: [&str; 2] = ["system1-as-given", "system2-as-given"];
 
@@ -119,6 +121,8 @@ fn parts(binary: &str, folder: &Path) -> Vec<Part> {
     take("mutation matrix".to_owned(), shell::run(&shell::cargo(), &args, &[]));
     eprintln!("==> the MCP conformance suite");
     take("MCP conformance".to_owned(), mcp());
+    eprintln!("==> the fuzz targets");
+    take("fuzz targets".to_owned(), fuzz::run(FUZZ_SECONDS));
     parts
 }
 

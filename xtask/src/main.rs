@@ -6,6 +6,7 @@
 mod ci;
 mod clients;
 mod dev;
+mod fuzz;
 mod lab_full;
 mod licences;
 mod setup;
@@ -23,9 +24,10 @@ cargo xtask COMMAND
   tidy             facts about the tree that no compiler checks (also a test)
   licences         licences, banned crates and duplicate versions (also part of ci)
   bench [NAME]     measure; see bench/README.md
+  fuzz [...]       every fuzz target for a minute, --seconds N: for that long
   lab NAME [...]   one scenario: `evenkeel lab run NAME`
-  lab-full [...]   every scenario, three seeds each, a page of what came of it, and the
-                   MCP conformance suite;
+  lab-full [...]   every scenario, three seeds each, a page of what came of it, the MCP
+                   conformance suite, and five minutes of each fuzz target;
                    --seeds N, names of scenarios: less of it
 ";
 
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::tidy(),
         "licences" => licences::licences(),
         "bench" => dev::bench(&rest),
+        "fuzz" => fuzz::fuzz(&rest),
         "lab" => dev::lab(&rest),
         "lab-full" => lab_full::lab_full(&rest),
         "" | "help" | "--help" | "-h" => {

@@ -11,6 +11,8 @@
 
 pub mod call;
 pub mod clock;
+#[cfg(test)]
+mod fuzzing;
 pub mod http;
 pub mod net;
 pub mod process;

@@ -116,4 +116,6 @@ impl Parser {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

@@ -37,6 +37,9 @@
 
 mod config;
 pub mod doctor;
+#[cfg(test)]
+#[path = "../../env/src/fuzzing.rs"]
+mod fuzzing;
 mod helper;
 mod launcher;
 mod network;

@@ -89,4 +89,6 @@ async fn receive_listener(channel: &UnixStream) -> std::io::Result<OwnedFd> {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

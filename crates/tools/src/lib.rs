@@ -19,6 +19,9 @@ mod builtin;
 mod catalog;
 pub mod config;
 pub mod forge;
+#[cfg(test)]
+#[path = "../../env/src/fuzzing.rs"]
+mod fuzzing;
 mod git;
 pub mod mcp;
 pub mod policy;

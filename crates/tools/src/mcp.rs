@@ -7,6 +7,8 @@
 //! hurts nothing else. A lost session is opened once more for the call that found it lost.
 
 pub(crate) mod foreign;
+#[cfg(test)]
+mod fuzz;
 mod http;
 mod listen;
 pub(crate) mod local;

@@ -171,16 +171,20 @@ impl<'a> Proxy<'a> {
     }
 }
 
+const TOO_LONG: Refusal = Refusal::Malformed("the head of the request is too long");
+
 /// The request, and what came after its head; nothing when the client went first.
 async fn read_head<S: Stream>(client: &mut S) -> Result<Option<(Request, Vec<u8>)>, Refusal> {
     let mut bytes = Vec::new();
     loop {
         if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
             let rest = bytes.split_off(at + 4);
-            return Ok(Some((Request::parse(&bytes)?, rest)));
+            // What is too long is so however it came, also all at once.
+            let is_short = bytes.len() <= HEAD_BYTES_MAX;
+            return if is_short { Ok(Some((Request::parse(&bytes)?, rest))) } else { Err(TOO_LONG) };
         }
         if bytes.len() >= HEAD_BYTES_MAX {
-            return Err(Refusal::Malformed("the head of the request is too long"));
+            return Err(TOO_LONG);
         }
         match client.read_buf(&mut bytes).await {
             Ok(n) if n > 0 => {}

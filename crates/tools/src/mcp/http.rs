@@ -254,13 +254,16 @@ where
     }
 }
 
-fn events(response: Response<Body>, limit: usize) -> BoxStream<'static, Result<Sse, SseError>> {
-    let bytes = Bounded { inner: response.into_body().into_data_stream(), limit, n_bytes: 0, last: 0 };
+fn events(
+    response: Response<Body>,
+    limit: usize,
+) -> BoxStream<'static, Result<Sse, SseError>> {
+    let bytes = Bounded::new(response.into_body().into_data_stream(), limit);
     SseStream::from_bytes_stream(bytes).boxed()
 }
 
 /// A stream of events that ends with an error when one event grows beyond the limit.
-struct Bounded<S> {
+pub(super) struct Bounded<S> {
     inner: S,
     limit: usize,
     /// Bytes of the event that is being read.
@@ -269,6 +272,10 @@ struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
+    pub(super) fn new(inner: S, limit: usize) -> Self {
+        Self { inner, limit, n_bytes: 0, last: 0 }
+    }
+
     fn measure(&mut self, chunk: &[u8]) -> Result<(), std::io::Error> {
         for byte in chunk.iter().copied().filter(|byte| *byte != b'\r') {
             // An empty line ends an event.

@@ -7,6 +7,8 @@
 //! when it runs (`$cmd`, `eval "$x"`), and what changes the meaning of names (`PATH=.`), is a part that is not parsed: its program is not known and
 //! no policy should take it for a harmless one.
 
+#[cfg(test)]
+mod fuzz;
 mod wrap;
 
 use tree_sitter::{Node, Parser};
@@ -60,6 +62,35 @@ pub(crate) struct Script {
     pub(crate) redirects: Vec<Redirect>,
 }
 
+/// Nodes that end with their line.
+const COMMANDS: &[&str] = &[
+    "command",
+    "declaration_command",
+    "unset_command",
+    "file_redirect",
+    "herestring_redirect",
+    "variable_assignment",
+    "variable_assignments",
+];
+
+/// Nodes inside of them that go on over lines.
+const OVER_LINES: &[&str] = &[
+    "string",
+    "raw_string",
+    "ansi_c_string",
+    "translated_string",
+    "command_substitution",
+    "process_substitution",
+    "expansion",
+    "arithmetic_expansion",
+    "heredoc_redirect",
+    "heredoc_body",
+    "array",
+];
+
+/// Nodes whose text may stand between their children.
+const IS_TEXT: &[&str] = &["string", "translated_string", "heredoc_body", "expansion"];
+
 /// A word of a command, and whether its value is known before it runs.
 #[derive(Clone, Debug)]
 struct Word {
@@ -110,6 +141,9 @@ fn read(text: &str, depth: usize, script: &mut Script) {
         script.parts.push(Part::unparsed(text));
     }
     let mut reader = Reader { text, depth, script };
+    if reader.passes_over(tree.root_node()) {
+        reader.script.parts.push(Part::unparsed(text));
+    }
     reader.visit(tree.root_node(), 0);
 }
 
@@ -125,19 +159,130 @@ impl Reader<'_> {
             self.script.parts.push(Part::unparsed(self.source(node)));
             return;
         }
+        let line_end = match node.kind() {
+            kind if COMMANDS.contains(&kind) => self.first_line_end(node),
+            "redirected_statement" => self.line_end_before_redirect(node),
+            _ => None,
+        };
+        if let Some(end) = line_end {
+            // bash begins the next command here, and the grammar took it for a part of this one.
+            let rest = self.text.get(end..node.end_byte()).unwrap_or_default();
+            read(rest, self.depth + 1, self.script);
+        }
         match node.kind() {
             "command" => self.command(node),
             "file_redirect" => self.redirect(node),
+            "heredoc_redirect" => self.here_document(node, level),
+            // Read with its here-document.
+            "heredoc_body" => return,
             "declaration_command" | "unset_command" | "test_command" => self.keyword(node),
             "variable_assignment" if wrap::redirects(self.source(node)) => {
                 self.script.parts.push(Part::unparsed(self.source(node)));
             }
             _ => {}
         }
+        self.visit_children(node, level);
+    }
+
+    fn visit_children(&mut self, node: Node<'_>, level: usize) {
         let mut cursor = node.walk();
         for child in node.named_children(&mut cursor) {
             self.visit(child, level + 1);
         }
+    }
+
+    /// The first newline of a node that ends a command for bash: neither escaped nor inside of quotes or
+    /// of anything else that goes on over lines. The grammar takes the newline before a backslash for
+    /// white space.
+    fn first_line_end(&self, node: Node<'_>) -> Option<usize> {
+        let mut from = node.start_byte();
+        let mut cursor = node.walk();
+        for child in node.children(&mut cursor) {
+            let found = self.line_end_in(from, child.start_byte()).or_else(|| match child.kind() {
+                kind if OVER_LINES.contains(&kind) => None,
+                _ if child.child_count() > 0 => self.first_line_end(child),
+                _ => self.line_end_in(child.start_byte(), child.end_byte()),
+            });
+            if found.is_some() {
+                return found;
+            }
+            from = child.end_byte();
+        }
+        self.line_end_in(from, node.end_byte())
+    }
+
+    /// The same between a command and a redirection that the grammar counts to it.
+    fn line_end_before_redirect(&self, node: Node<'_>) -> Option<usize> {
+        let mut cursor = node.walk();
+        let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
+        children.iter().zip(children.iter().skip(1)).find_map(|(before, redirect)| {
+            let is_heredoc = before.kind() == "heredoc_redirect" || redirect.kind() == "heredoc_redirect";
+            if is_heredoc { None } else { self.line_end_in(before.end_byte(), redirect.start_byte()) }
+        })
+    }
+
+    /// The first newline in a part of the text that no backslash escapes.
+    fn line_end_in(&self, from: usize, to: usize) -> Option<usize> {
+        let part = self.text.get(from..to).unwrap_or_default();
+        part.match_indices('\n').map(|(at, _)| from + at).find(|at| {
+            let before = self.text.get(..*at).unwrap_or_default();
+            (before.len() - before.trim_end_matches('\\').len()).is_multiple_of(2)
+        })
+    }
+
+    /// Whether the grammar passed over something that is more than white space to bash: what stands
+    /// between two nodes is part of neither.
+    fn passes_over(&self, node: Node<'_>) -> bool {
+        let is_more = |from: usize, to: usize| {
+            let gap = self.text.get(from..to).unwrap_or_default().replace("\\\n", "");
+            !IS_TEXT.contains(&node.kind()) && gap.chars().any(|c| !matches!(c, ' ' | '\t' | '\n'))
+        };
+        let mut from = node.start_byte();
+        let mut cursor = node.walk();
+        for child in node.children(&mut cursor) {
+            if is_more(from, child.start_byte()) || self.passes_over(child) {
+                return true;
+            }
+            from = child.end_byte();
+        }
+        node.child_count() > 0 && is_more(from, node.end_byte())
+    }
+
+    /// A here-document: what follows its beginning on the line, and its text, in which bash expands what
+    /// it expands between double quotes. The grammar does not see all of either.
+    fn here_document(&mut self, node: Node<'_>, level: usize) {
+        let mut cursor = node.walk();
+        let children: Vec<Node<'_>> = node.children(&mut cursor).collect();
+        let of_kind = |kind: &str| children.iter().copied().find(|child| child.kind() == kind);
+        let start = of_kind("heredoc_start").map(|start| self.source(start)).unwrap_or_default();
+        let is_quoted = start.contains(['\'', '"', '\\']);
+        // The grammar's word for the end is longer than bash's, so that its text may be as well.
+        if let Some(end) = start.find([';', '&', '|', '<', '>', '(', ')']) {
+            let rest = of_kind("heredoc_start").and_then(|of| self.text.get(of.start_byte() + end..));
+            let line = rest.and_then(|rest| rest.lines().next()).unwrap_or_default();
+            self.script.parts.push(Part::unparsed(self.source(node)));
+            self.read_inside(&format!(": {line}"));
+        }
+        let Some(body) = of_kind("heredoc_body") else { return };
+        let text = self.source(body).to_owned();
+        if is_quoted || !(text.contains("$(") || text.contains('`')) {
+            return;
+        }
+        if text.contains('"') {
+            // Its quotes would end ours.
+            self.script.parts.push(Part::unparsed(&text));
+            self.visit_children(body, level);
+        } else {
+            self.read_inside(&format!(": \"{text}\""));
+        }
+    }
+
+    /// Reads a script that begins with `:`, which is no part of what was written.
+    fn read_inside(&mut self, text: &str) {
+        let mut inner = Script::default();
+        read(text, self.depth + 1, &mut inner);
+        self.script.parts.extend(inner.parts.into_iter().filter(|part| part.program != ":"));
+        self.script.redirects.extend(inner.redirects);
     }
 
     /// `> file`, `2>> file`, `&> file`, `< file`; not `2>&1`.
@@ -162,8 +307,9 @@ impl Reader<'_> {
 
     fn command(&mut self, node: Node<'_>) {
         let mut words = Vec::new();
+        let end = self.first_line_end(node).unwrap_or(node.end_byte());
         let mut cursor = node.walk();
-        for child in node.named_children(&mut cursor) {
+        for child in node.named_children(&mut cursor).take_while(|child| child.start_byte() < end) {
             match child.kind() {
                 "variable_assignment"
                 | "file_redirect"

@@ -4,6 +4,8 @@
 //! line numbers: models count lines badly and quote them well. Lines that a hunk keeps stay as the
 //! file has them, endings included.
 
+#[cfg(test)]
+mod fuzz;
 mod parse;
 
 use std::collections::BTreeMap;
@@ -117,7 +119,10 @@ impl Plan<'_> {
 
 fn patched(text: &str, hunks: &[Hunk], path: &str) -> Result<String, Refusal> {
     let original = lines(text);
-    let usual = usual_ending(&original);
+    // A text that has no ends of lines takes those of the patch.
+    let has_ends = original.iter().any(|line| !line.ending.is_empty());
+    let is_crlf = !has_ends && hunks.iter().any(|hunk| hunk.crlf);
+    let usual = if is_crlf { "\r\n" } else { usual_ending(&original) };
     let mut ends_with_newline = original.last().is_none_or(|line| !line.ending.is_empty());
     let mut result: Vec<Line<'_>> = Vec::with_capacity(original.len());
     // The first line of the original that no hunk has passed yet.

@@ -61,6 +61,11 @@ const WRAPPERS: &[Wrapper] = &[
     Wrapper { name: "strace", valued: &["-e", "-o", "-p", "-s"], n_operands: 0 },
     Wrapper { name: "unshare", valued: &[], n_operands: 0 },
     Wrapper { name: "parallel", valued: &["-j", "--jobs"], n_operands: 0 },
+    Wrapper { name: "flock", valued: &["-w", "-E", "--timeout", "--conflict-exit-code"], n_operands: 1 },
+    Wrapper { name: "taskset", valued: &[], n_operands: 1 },
+    Wrapper { name: "chrt", valued: &["-T", "-P", "-D"], n_operands: 1 },
+    Wrapper { name: "setpriv", valued: &[], n_operands: 0 },
+    Wrapper { name: "prlimit", valued: &[], n_operands: 0 },
 ];
 
 /// Variables that decide which program a name means, or make a program run another one.
@@ -103,6 +108,8 @@ pub(super) fn inner(program: &str, args: &[Word]) -> Inner {
         "eval" => eval(args),
         "find" | "fd" => find(args),
         "trap" => first_as_script(args),
+        "coproc" => coproc(args),
+        "su" | "runuser" | "script" => after_dash_c(args),
         _ if SHELLS.contains(&name) => shell(args),
         _ => match WRAPPERS.iter().find(|wrapper| wrapper.name == name) {
             Some(wrapper) => wrapped(wrapper, args),
@@ -176,6 +183,25 @@ fn first_as_script(args: &[Word]) -> Inner {
         Some(word) if word.known => Inner::Script(word.text.clone()),
         Some(_) => Inner::Unknown,
         None => Inner::None,
+    }
+}
+
+/// `coproc cmd`, or `coproc NAME { cmd; }`, which the grammar takes for one command as well.
+fn coproc(args: &[Word]) -> Inner {
+    let is_compound = |word: &Word| {
+        word.text.contains(['{', '}', '(', ')'])
+            || matches!(word.text.as_str(), "if" | "while" | "until" | "for" | "case" | "select" | "[[")
+    };
+    if args.iter().any(is_compound) { Inner::Unknown } else { one(args) }
+}
+
+/// `su -c script`.
+fn after_dash_c(args: &[Word]) -> Inner {
+    let option = args.iter().position(|word| word.text.starts_with('-') && word.text.ends_with('c'));
+    match option.map(|at| args.get(at + 1)) {
+        None => Inner::None,
+        Some(Some(script)) if script.known => Inner::Script(script.text.clone()),
+        Some(_) => Inner::Unknown,
     }
 }
 

@@ -1,4 +1,7 @@
 //! Reads the two forms of patches: unified diffs, and `*** Begin Patch`.
+//!
+//! Lines are read without their ends. A line that ends with CR LF in a patch whose own lines end with
+//! LF is a line of a text with CR LF; where the whole patch has CR LF it says nothing.
 
 use crate::beneath::Refusal;
 
@@ -29,6 +32,8 @@ pub(super) struct Hunk {
     pub(super) at_end: bool,
     /// Whether the file ends with a newline afterwards, if the patch says so.
     pub(super) final_newline: Option<bool>,
+    /// Its lines end with CR LF.
+    pub(super) crlf: bool,
     pub(super) lines: Vec<(Kind, String)>,
 }
 
@@ -42,16 +47,21 @@ pub(super) enum Kind {
 /// All files of a patch.
 pub(super) fn parse(patch: &str) -> Result<Vec<FilePatch>, Refusal> {
     let lines: Vec<&str> = patch.lines().collect();
+    let returns: Vec<bool> = patch.split('\n').map(|line| line.ends_with('\r')).collect();
     let begin = lines.iter().position(|line| line.trim_end() == "*** Begin Patch");
     match begin {
-        Some(begin) => begun(lines.get(begin + 1..).unwrap_or_default()),
-        None => unified(&lines),
+        Some(begin) => {
+            let says_nothing = returns.get(begin).copied().unwrap_or(false);
+            let returns = returns.iter().skip(begin + 1).map(|returns| *returns && !says_nothing);
+            begun(lines.get(begin + 1..).unwrap_or_default(), returns)
+        }
+        None => unified(&lines, &returns),
     }
 }
 
-fn begun(lines: &[&str]) -> Result<Vec<FilePatch>, Refusal> {
+fn begun(lines: &[&str], crlf: impl Iterator<Item = bool>) -> Result<Vec<FilePatch>, Refusal> {
     let mut files: Vec<FilePatch> = Vec::new();
-    for (idx, line) in lines.iter().enumerate() {
+    for (idx, (line, crlf)) in lines.iter().zip(crlf).enumerate() {
         if line.trim_end() == "*** End Patch" {
             return Ok(files);
         }
@@ -68,10 +78,13 @@ fn begun(lines: &[&str]) -> Result<Vec<FilePatch>, Refusal> {
                 let added =
                     line.strip_prefix('+').ok_or_else(|| fault("lines of an added file begin with `+`"))?;
                 content.push_str(added);
-                content.push('\n');
+                content.push_str(if crlf { "\r\n" } else { "\n" });
             }
             Action::Delete => return Err(fault("nothing can follow `*** Delete File`")),
-            Action::Update { hunks, .. } => begun_line(line, hunks).map_err(fault)?,
+            Action::Update { hunks, .. } => {
+                begun_line(line, hunks).map_err(fault)?;
+                hunks.iter_mut().last().into_iter().for_each(|hunk| hunk.crlf |= crlf);
+            }
         }
     }
     Err(Refusal::new("The patch has no `*** End Patch`: it may have been cut off. Nothing was changed."))
@@ -152,7 +165,7 @@ struct Unified {
     hunks: Vec<Hunk>,
 }
 
-fn unified(lines: &[&str]) -> Result<Vec<FilePatch>, Refusal> {
+fn unified(lines: &[&str], returns: &[bool]) -> Result<Vec<FilePatch>, Refusal> {
     let mut files = Vec::new();
     let mut file = Unified::default();
     let mut idx = 0;
@@ -168,7 +181,9 @@ fn unified(lines: &[&str]) -> Result<Vec<FilePatch>, Refusal> {
         } else if let Some(path) = line.strip_prefix("+++ ") {
             file.new = Some(header_path(path));
         } else if let Some(header) = line.strip_prefix("@@") {
-            let (hunk, n_lines) = unified_hunk(header, lines.get(idx..).unwrap_or_default());
+            let (mut hunk, n_lines) = unified_hunk(header, lines.get(idx..).unwrap_or_default());
+            let says_nothing = returns.get(idx - 1).copied().unwrap_or(false);
+            hunk.crlf = !says_nothing && returns.iter().skip(idx).take(n_lines).any(|returns| *returns);
             file.hunks.push(hunk);
             idx += n_lines;
         } else if line.starts_with("GIT binary patch") || line.starts_with("Binary files ") {
@@ -204,10 +219,14 @@ fn unified_hunk(header: &str, lines: &[&str]) -> (Hunk, usize) {
             n_read = idx + 1;
             continue;
         }
-        let next_is_new = lines.get(idx + 1).is_some_and(|next| next.starts_with("+++ "));
-        let header = line.starts_with("@@")
-            || line.starts_with("diff --git ")
-            || (line.starts_with("--- ") && next_is_new);
+        // `-- a` that is removed before `++ b` that is added looks like the next file. It is one where a
+        // hunk follows, unless exactly these two lines were to come still.
+        let begins =
+            |ahead: usize, mark: &str| lines.get(idx + ahead).is_some_and(|line| line.starts_with(mark));
+        let is_awaited = n_old == 1 && n_new == 1;
+        let next_file =
+            begins(0, "--- ") && begins(1, "+++ ") && (complete || begins(2, "@@") && !is_awaited);
+        let header = line.starts_with("@@") || line.starts_with("diff --git ") || next_file;
         // Wrong counts are forgiven; a blank line after a complete hunk is not part of it.
         if header || (complete && line.is_empty()) {
             break;
@@ -267,12 +286,13 @@ impl Unified {
 
 fn added(hunks: &[Hunk]) -> String {
     let mut content = String::new();
+    let ending = if hunks.iter().any(|hunk| hunk.crlf) { "\r\n" } else { "\n" };
     for (_, line) in hunks.iter().flat_map(|hunk| &hunk.lines).filter(|(kind, _)| *kind == Kind::Add) {
         content.push_str(line);
-        content.push('\n');
+        content.push_str(ending);
     }
     if hunks.iter().any(|hunk| hunk.final_newline == Some(false)) {
-        content.pop();
+        content.truncate(content.len().saturating_sub(ending.len()));
     }
     content
 }
