@@ -3,6 +3,8 @@
 //! The journal is the only source. Prompts, thread state, traces, the stream and the console are
 //! projections of it. An event is never changed; compaction and rollback are events too.
 
+pub mod unanswered;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -1,6 +1,7 @@
 //! The commands. Each reads its arguments, does one thing, and gives an exit code.
 
 pub(crate) mod approvals;
+pub(crate) mod ask;
 pub(crate) mod chat;
 pub(crate) mod check;
 pub(crate) mod configure;

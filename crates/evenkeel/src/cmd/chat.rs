@@ -1,7 +1,7 @@
 //! `evenkeel chat`: a conversation in the terminal, or from a pipe.
 //!
 //! What is typed while a reply is still coming is sent at once; the busy policy says what it does.
-//! Replies go to stdout, everything else to stderr, so that a pipe gets the answers alone. From a
+//! While a run asks whether a call may run, `y` and `n` are the answer. Replies go to stdout, everything else to stderr, so that a pipe gets the answers alone. From a
 //! pipe each line is a message, sent when the one before it was answered.
 
 mod screen;
@@ -18,6 +18,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 
 use crate::client::Connection;
 use crate::cmd::Done;
+use crate::cmd::ask::{self, Question, Said};
 use crate::cmd::serve::Stop;
 use screen::Screen;
 use session::Session;
@@ -58,7 +59,9 @@ pub(crate) async fn run(env: Env, args: Args) -> Done {
     let mut session = Session::open(&env, server, args.thread, args.assistant).await?;
     let mut screen = Screen::new(args.json);
     let lines = BufReader::new(tokio::io::stdin()).lines();
-    let mut talk = Talk { policy: args.policy, lines, is_open: true, piped: !std::io::stdin().is_terminal() };
+    let piped = !std::io::stdin().is_terminal();
+    let may_ask = !piped && !args.json;
+    let mut talk = Talk { policy: args.policy, lines, is_open: true, piped, may_ask, asked: Vec::new() };
     if !talk.piped {
         screen.note(&format!("thread {}; /help says what can be typed", session.thread));
     }
@@ -72,6 +75,10 @@ struct Talk {
     lines: Lines<BufReader<Stdin>>,
     is_open: bool,
     piped: bool,
+    /// Whether there is a person who can be asked.
+    may_ask: bool,
+    /// What a run asks and has no answer to, the one that was shown first.
+    asked: Vec<Question>,
 }
 
 impl Talk {
@@ -100,6 +107,13 @@ impl Talk {
                     let event = event?;
                     all_well &= screen.show(&event)?;
                     session.seen(&event);
+                    if event.name == "metadata" {
+                        // The run goes on, or is over.
+                        self.asked.clear();
+                    } else if self.may_ask && event.asks() {
+                        self.asked = session.questions().await?;
+                        self.show_question(screen);
+                    }
                 }
                 line = self.lines.next_line(), if may_read => match line {
                     Ok(Some(line)) => all_well &= self.line(&line, session, screen).await?,
@@ -109,8 +123,31 @@ impl Talk {
         }
     }
 
+    fn show_question(&self, screen: &mut Screen) {
+        for line in self.asked.first().into_iter().flat_map(Question::lines) {
+            screen.note(&line);
+        }
+    }
+
+    /// Takes a line as the answer to what is asked; `false` if it is none.
+    async fn answered(&mut self, line: &str, session: &Session, screen: &mut Screen) -> Result<bool, Error> {
+        let said = Said::parse(line);
+        let Some(question) = self.asked.first().filter(|_| said != Said::Unclear) else {
+            return Ok(false);
+        };
+        if !session.answer(question, &said).await? {
+            screen.note(ask::CLOSED);
+        }
+        self.asked.remove(0);
+        self.show_question(screen);
+        Ok(true)
+    }
+
     /// Carries out a line; says whether it was taken.
     async fn line(&mut self, line: &str, session: &mut Session, screen: &mut Screen) -> Result<bool, Error> {
+        if self.answered(line, session, screen).await? {
+            return Ok(true);
+        }
         match Typed::parse(line) {
             Typed::Nothing => {}
             Typed::Help => screen.note(typed::HELP),

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use evenkeel_core::Wall;
 use evenkeel_core::approval::Approval;
 use evenkeel_core::id::{BlobId, CallId, RunId, SnapshotId};
+use evenkeel_core::journal::unanswered::Unanswered;
 use evenkeel_core::journal::{EffectClass, EffectIntent, EffectResult, Event, EventBody, NewEvent, counting};
 use evenkeel_core::message::{Block, Message, Role, ToolCall, Usage};
 use evenkeel_core::port::store::Claim;
@@ -168,6 +169,8 @@ pub(crate) struct View {
     pub(crate) n_steered: usize,
     pub(crate) cancelling: bool,
     pub(crate) ended: bool,
+    /// Calls of whichever run, until they have results in the conversation.
+    unanswered: Unanswered,
     n_staged: usize,
 }
 
@@ -252,6 +255,7 @@ impl View {
             n_steered: 0,
             cancelling: false,
             ended: false,
+            unanswered: Unanswered::default(),
             n_staged: 0,
         }
     }
@@ -324,6 +328,9 @@ impl View {
                 self.workspace = snapshot.clone().or_else(|| self.workspace.take());
             }
             _ => {}
+        }
+        if let Some(message) = self.unanswered.fold(run, step, body) {
+            self.push(seq, run, message);
         }
         self.reported(body);
         if run == self.run {

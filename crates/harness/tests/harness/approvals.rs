@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use evenkeel_core::approval::{Approval, Decision};
-use evenkeel_core::id::{RunId, TenantId};
+use evenkeel_core::id::{RunId, TenantId, ThreadId};
 use evenkeel_core::journal::EventBody;
+use evenkeel_core::journal::unanswered::{NOT_BEGUN, NOT_KNOWN};
+use evenkeel_core::port::BoxFuture;
 use evenkeel_core::port::model::ModelRequest;
-use evenkeel_core::port::store::{Answer, AnswerTaken, Cancelled, OneAnswer};
+use evenkeel_core::port::store::{Answer, AnswerTaken, Cancel, Cancelled, OneAnswer};
 use evenkeel_core::run::{BusyPolicy, Run, RunState};
 use evenkeel_harness::{HarnessConfig, OnTimeout};
 use expect_test::expect;
 use serde_json::json;
 
 use super::lab::{Bench, Setup, TENANT, end_of, in_time, is_over, is_waiting};
+use super::valid::assert_paired;
 use super::world::Say;
 
 fn sends_once(request: &ModelRequest) -> Say {
@@ -185,9 +188,97 @@ fn a_message_waits_behind_a_question_and_a_cancel_ends_it() {
         assert_eq!(bench.ended(run).await.state, RunState::Cancelled);
         assert_eq!(bench.ended(behind).await.state, RunState::Completed);
         assert!(bench.world.sent.lock().unwrap().is_empty());
-        // The call that nobody answered has no result in the log; every prompt behind it gets one, which
-        // the model of these tests insists on.
+        bench.assert_sound(thread).await;
     });
+}
+
+/// A run that waits for a person is ended by the store alone, in whichever way. What its step has done by
+/// then is told to the next turn as done, and what it has not as not done; the history is valid, which
+/// the model of these tests insists on.
+#[test]
+fn a_run_that_ends_while_it_waits_leaves_what_it_did_and_did_not() {
+    type End = fn(&Bench, RunId, ThreadId) -> BoxFuture<'_, ()>;
+    let ends: [(&str, End); 4] = [
+        ("cancel", |bench, run, _| {
+            Box::pin(async move { assert_eq!(bench.cancel(run).await, Cancelled::Done) })
+        }),
+        ("force", |bench, run, _| {
+            Box::pin(async move {
+                let request = Cancel { tenant: TENANT.into(), run, force: true, undo: false };
+                bench.client().cancel(request).await.unwrap();
+            })
+        }),
+        ("interrupt", |bench, _, thread| {
+            Box::pin(async move {
+                bench.send(thread, "coder", "next", BusyPolicy::Interrupt).await;
+            })
+        }),
+        ("time", |_, _, _| Box::pin(tokio::time::sleep(Duration::from_secs(7_200)))),
+    ];
+    for (name, end) in ends {
+        in_time(async {
+            let bench = Bench::new(46);
+            let process = bench.start(|request| {
+                match (request.messages.last().unwrap().joined_text().as_str(), request.step) {
+                    ("next", _) => Say::Text("goes on"),
+                    (_, 1) => Say::Calls(vec![
+                        ("put", json!({"what": "a"})),
+                        ("send", json!({"what": "mail", "ask": "it leaves the house"})),
+                        ("put", json!({"what": "b"})),
+                    ]),
+                    _ => Say::Text("done"),
+                }
+            });
+            let thread = bench.new_thread();
+            let run = bench.admit(thread, bench.spec("coder", "go")).await;
+            bench.reaches(run, is_waiting).await;
+            end(&bench, run, thread).await;
+            bench.reaches(run, is_over).await;
+            if name != "interrupt" {
+                bench.send(thread, "coder", "next", BusyPolicy::Enqueue).await;
+            }
+            let next = bench.thread(thread).await.active.expect("the next turn is under way");
+            assert_eq!(end_of(&bench.ended(next).await), "completed  goes on", "{name}");
+            assert_eq!(bench.world.put.lock().unwrap().len(), 1, "{name}");
+            bench.assert_sound(thread).await;
+            let requests = process.model.requests();
+            let told = requests.last().unwrap().messages.iter().flat_map(|message| message.tool_results());
+            let told: Vec<&str> = told.map(|result| result.text.as_str()).collect();
+            assert_eq!(told, ["stored", NOT_BEGUN, NOT_BEGUN], "{name}");
+        });
+    }
+}
+
+/// A run that is ended by force in the middle of a call: nobody knows what that did.
+#[test]
+fn a_call_that_was_cut_off_by_force_is_told_as_unknown() {
+    in_time(async {
+        let bench = Bench::new(47);
+        let script = |request: &ModelRequest| match request.messages.last().unwrap().joined_text().as_str() {
+            "next" => Say::Text("goes on"),
+            _ => Say::Calls(vec![("put", json!({"what": "a"})), ("hang", json!({})), ("put", json!({}))]),
+        };
+        let process = bench.start(script);
+        let thread = bench.new_thread();
+        let run = bench.admit(thread, bench.spec("coder", "go")).await;
+        wait_for_call(&bench, "hang").await;
+        let request = Cancel { tenant: TENANT.into(), run, force: true, undo: false };
+        assert_eq!(bench.client().cancel(request).await.unwrap(), Cancelled::Done);
+        let next = bench.send(thread, "coder", "next", BusyPolicy::Enqueue).await;
+        assert_eq!(end_of(&bench.ended(next).await), "completed  goes on");
+        let requests = process.model.requests();
+        let told = requests.last().unwrap().messages.iter().flat_map(|message| message.tool_results());
+        let told: Vec<&str> = told.map(|result| result.text.as_str()).collect();
+        assert_eq!(told, ["stored", NOT_KNOWN, NOT_BEGUN]);
+        // The effect itself stays open in the log for ever: nobody saw how it ended.
+        assert_paired(&bench.events(thread).await);
+    });
+}
+
+async fn wait_for_call(bench: &Bench, tool: &str) {
+    while bench.world.n_executed(tool) == 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// The process dies at every point around a question, and another one goes on: each call is asked

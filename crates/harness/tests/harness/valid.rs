@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use evenkeel_core::journal::unanswered::Unanswered;
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::message::{Block, Message, Provenance, Role};
 use evenkeel_core::port::model::{ModelRequest, Purpose};
@@ -81,16 +82,20 @@ pub(crate) fn check(request: &ModelRequest) -> Result<(), String> {
     Ok(())
 }
 
-/// Panics unless, in the stored conversation itself, each ended run's calls have their results
-/// directly after them and no result is without its call.
+/// Panics unless, in the stored conversation as every reader folds it, each ended run's calls have
+/// their results directly after them and no result is without its call.
 pub(crate) fn assert_paired(events: &[Event]) {
-    let messages: Vec<&Message> = events
+    let mut unanswered = Unanswered::default();
+    let messages: Vec<Message> = events
         .iter()
-        .filter_map(|event| match &event.body {
-            EventBody::UserMessage { message }
-            | EventBody::AssistantMessage { message, .. }
-            | EventBody::ToolMessage { message } => Some(message),
-            _ => None,
+        .filter_map(|event| {
+            let closed = unanswered.fold(event.run, event.step, &event.body);
+            match &event.body {
+                EventBody::UserMessage { message }
+                | EventBody::AssistantMessage { message, .. }
+                | EventBody::ToolMessage { message } => Some(message.clone()),
+                _ => closed,
+            }
         })
         .collect();
     for (idx, message) in messages.iter().enumerate() {

@@ -78,7 +78,8 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-fn results(message: &Message) -> Vec<Value> {
+/// Results, each as a message of its own.
+pub(crate) fn results(message: &Message) -> Vec<Value> {
     let shown = message.tool_results().map(|result| {
         json!({
             "type": "tool",

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use evenkeel_core::Wall;
 use evenkeel_core::approval::Approval;
 use evenkeel_core::id::{CallId, RunId, ThreadId};
+use evenkeel_core::journal::unanswered::Unanswered;
 use evenkeel_core::journal::{Event, EventBody};
 use evenkeel_core::run::{EndReason, Outcome, WaitReason};
 use serde_json::{Map, Value, json};
@@ -34,6 +35,8 @@ pub(crate) struct ThreadView {
     asked: Vec<Approval>,
     /// What was asked at a checkpoint at which a run waited.
     interrupts: BTreeMap<u64, Value>,
+    /// Calls that have no results in the conversation yet.
+    unanswered: Unanswered,
 }
 
 /// A change of the conversation.
@@ -112,6 +115,7 @@ impl ThreadView {
             claimed: None,
             asked: Vec::new(),
             interrupts: BTreeMap::new(),
+            unanswered: Unanswered::default(),
         }
     }
 
@@ -126,6 +130,7 @@ impl ThreadView {
         {
             self.asked.clear();
         }
+        let closed = self.unanswered.fold(event.run, event.step, &event.body);
         match &event.body {
             EventBody::RunClaimed { .. } => self.claimed = Some(event.run),
             EventBody::ApprovalRequested(asked) => {
@@ -144,7 +149,8 @@ impl ThreadView {
             }
             EventBody::Checkpoint { .. } => self.point(event, "loop", true),
             EventBody::RunEnded { outcome } if self.ends_in_the_open(event.run, outcome) => {
-                self.change(event, Change { others: ended(outcome), ..Change::default() });
+                let messages = closed.iter().flat_map(message::results).collect();
+                self.change(event, Change { messages, others: ended(outcome), ..Change::default() });
                 self.point(event, "loop", false);
             }
             EventBody::StateWritten { values, .. } => {

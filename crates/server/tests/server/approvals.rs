@@ -2,6 +2,7 @@
 
 use evenkeel_core::approval::Approval;
 use evenkeel_core::id::{ApprovalId, CallId};
+use evenkeel_core::journal::unanswered::NOT_BEGUN;
 use evenkeel_core::journal::{EventBody, NewEvent};
 use evenkeel_core::message::{Block, Message, Role, ToolCall};
 use evenkeel_core::port::store::{Park, Written};
@@ -157,6 +158,31 @@ async fn wait_and_join_answer_with_the_interrupt() {
     });
     assert_eq!(waited.json()["result"], "done");
     assert_eq!(waited.json().get("__interrupt__"), None);
+}
+
+/// A run that is cancelled while it asks: each of its calls has a result in the thread's state, as whoever
+/// builds a prompt from that state needs it.
+#[tokio::test]
+async fn a_cancelled_question_leaves_no_call_without_a_result() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    let run = world.run(&thread, "go").await;
+    asks(&world, world.player().await, &["ls", "curl x"]).await;
+    let state = async || world.get(&format!("/threads/{thread}/state")).await.json();
+    let results = |state: &Value| -> Vec<Value> {
+        let messages = state["values"]["messages"].as_array().unwrap();
+        let results = messages.iter().filter(|message| message["type"] == "tool");
+        results.map(|result| json!([result["content"], result["status"]])).collect()
+    };
+    assert_eq!(results(&state().await), Vec::<Value>::new(), "it waits");
+    let cancelled = world.post(&format!("/threads/{thread}/runs/{run}/cancel?wait=true"), &json!({})).await;
+    assert!(cancelled.status.is_success(), "{:?}", cancelled.body);
+    assert_eq!(
+        results(&state().await),
+        [json!([NOT_BEGUN, "error"]), json!([NOT_BEGUN, "error"])],
+        "{}",
+        state().await
+    );
 }
 
 #[tokio::test]

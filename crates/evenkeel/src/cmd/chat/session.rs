@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::client::{Events, Server};
+use crate::cmd::ask::{self, Question, Said};
 
 /// A server that cannot be reached for this long is given up; what runs there goes on.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
@@ -21,6 +22,13 @@ pub(super) struct Heard {
     pub(super) name: String,
     pub(super) data: Value,
     pub(super) id: Option<String>,
+}
+
+impl Heard {
+    /// Whether it says that a run waits for a person.
+    pub(super) fn asks(&self) -> bool {
+        self.name == "custom" && self.data["type"] == "waiting" && self.data["on"] == "approval"
+    }
 }
 
 /// A message that was accepted.
@@ -110,6 +118,16 @@ impl Session {
             Err(error) if error.code == Code::RunEnded => Ok(true),
             answer => answer.map(|_| true),
         }
+    }
+
+    /// What its run asks of a person now.
+    pub(super) async fn questions(&self) -> Result<Vec<Question>, Error> {
+        ask::open(&self.server, &self.thread).await
+    }
+
+    /// Answers a question; `false` if that is too late.
+    pub(super) async fn answer(&self, question: &Question, said: &Said) -> Result<bool, Error> {
+        ask::answer(&self.server, &question.id, said).await
     }
 
     /// The next event; opens the stream again where it broke. May be dropped and called again.

@@ -11,6 +11,7 @@ a line             is sent as a message, also while a reply is coming
 /interrupt TEXT    stop the reply that is coming, keep what it said, answer this
 /rollback TEXT     undo the reply that is coming and its question, answer this
 /enqueue TEXT      answer it next;  /merge, /latest, /reject likewise
+y, n, n BECAUSE    allow what a run asks for, or not; only while it asks
 /cancel            stop the reply that is coming
 /quit              leave; what is running goes on without you
 //TEXT             a message that begins with a slash";

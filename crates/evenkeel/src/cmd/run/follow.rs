@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::progress::Progress;
 use crate::client::{Events, Server};
+use crate::cmd::ask::Person;
 use crate::cmd::serve::Stop;
 
 /// A server that cannot be reached for this long is given up; the run goes on there.
@@ -44,7 +45,8 @@ impl Ended {
     }
 }
 
-/// Follows to the end. The first signal cancels the run, the second leaves.
+/// Follows to the end. The first signal cancels the run, the second leaves. What the run asks of a
+/// person is asked at the terminal, if somebody is there; else it waits for an answer from elsewhere.
 pub(crate) async fn follow(
     server: &Server,
     thread: &str,
@@ -55,9 +57,10 @@ pub(crate) async fn follow(
     let begun = Instant::now();
     let mut progress = Progress::new(quiet);
     progress.begin(server.address(), thread, run);
+    let mut person = Person::at_the_terminal().filter(|_| !quiet);
     let mut n_stops = 0;
     let word = loop {
-        let mut reading = std::pin::pin!(read(server, thread, run, &mut progress));
+        let mut reading = std::pin::pin!(read(server, (thread, run), &mut progress, &mut person));
         let done = tokio::select! {
             biased;
             () = stop.wait() => None,
@@ -119,7 +122,12 @@ fn left(server: &Server, run: &str) -> Error {
 
 /// Reads until the run's end and gives its status; opens the stream again where it broke. The
 /// progress remembers the last id, so dropping this and calling it again loses nothing.
-async fn read(server: &Server, thread: &str, run: &str, progress: &mut Progress) -> Result<String, Error> {
+async fn read(
+    server: &Server,
+    (thread, run): (&str, &str),
+    progress: &mut Progress,
+    person: &mut Option<Person>,
+) -> Result<String, Error> {
     let path = format!("/threads/{thread}/runs/{run}/stream?stream_mode=custom,updates");
     let mut last_good = Instant::now();
     loop {
@@ -130,10 +138,16 @@ async fn read(server: &Server, thread: &str, run: &str, progress: &mut Progress)
             }
             Err(error) => Err(error),
         };
+        let outcome = match outcome {
+            Ok(Some(status)) if status == "interrupted" && waits(server, thread, run).await? => {
+                asked(server, thread, person).await.map(|()| None)
+            }
+            other => other,
+        };
         match outcome {
-            Ok(Some(status)) if status == "interrupted" && waits(server, thread, run).await? => {}
             Ok(Some(status)) => return Ok(status),
-            // The server closes a stream without an end when it stops: the next one goes on there.
+            // The server closes a stream without an end when it stops: the next one goes on there. So
+            // does the stream of a run that a person has answered.
             Ok(None) => {}
             Err(error)
                 if error.retry == Retry::No && error.code != evenkeel_core::Code::ServerUnreachable =>
@@ -144,6 +158,14 @@ async fn read(server: &Server, thread: &str, run: &str, progress: &mut Progress)
             Err(error) => progress.say(&format!("the connection broke, trying again: {}", error.message)),
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Has the person at the terminal decide, if there is one.
+async fn asked(server: &Server, thread: &str, person: &mut Option<Person>) -> Result<(), Error> {
+    match person {
+        Some(person) => person.decide(server, thread).await,
+        None => Ok(()),
     }
 }
 
