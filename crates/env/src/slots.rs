@@ -35,6 +35,10 @@ struct State {
     n_waiting_max: usize,
     in_use: usize,
     in_use_peak: usize,
+    n_taken: u64,
+    /// Seconds that slots were held, up to `counted`: the integral of `in_use`.
+    held_total: Duration,
+    counted: Option<Instant>,
     /// Lines by tenant; a tenant without waiters has no entry.
     lines: BTreeMap<TenantId, VecDeque<Waiter>>,
     /// The tenant served last; the next slot goes to the one after it.
@@ -68,6 +72,11 @@ pub struct SlotGauges {
     pub in_use_peak: usize,
     /// The limit.
     pub limit: usize,
+    /// Slots taken so far.
+    pub n_taken: u64,
+    /// Seconds that slots were held in all, those in use now included. Over a span of time this is
+    /// the mean number in use times the span; divided by the slots taken it is the mean service time.
+    pub held_total_s: f64,
     /// Callers that wait now.
     pub waiting: usize,
     /// Callers that had to wait so far.
@@ -139,12 +148,15 @@ impl Slots {
     /// What the gauges show now.
     #[must_use]
     pub fn gauges(&self) -> SlotGauges {
-        let state = self.shared.lock();
+        let mut state = self.shared.lock();
+        state.count_held();
         SlotGauges {
             component: self.shared.name,
             in_use: state.in_use,
             in_use_peak: state.in_use_peak,
             limit: state.limit,
+            n_taken: state.n_taken,
+            held_total_s: state.held_total.as_secs_f64(),
             waiting: state.n_waiting,
             n_waited: state.n_waited,
             n_refused: state.n_refused,
@@ -171,7 +183,18 @@ impl Shared {
 }
 
 impl State {
+    /// Brings `held_total` up to now; before every change of `in_use`.
+    fn count_held(&mut self) {
+        let now = Instant::now();
+        if let Some(counted) = self.counted.replace(now) {
+            let n = u32::try_from(self.in_use).unwrap_or(u32::MAX);
+            self.held_total += now.duration_since(counted) * n;
+        }
+    }
+
     fn take(&mut self) {
+        self.count_held();
+        self.n_taken += 1;
         self.in_use += 1;
         self.in_use_peak = self.in_use_peak.max(self.in_use);
     }
@@ -212,8 +235,12 @@ impl Drop for Slot {
             let waiter = {
                 let mut state = shared.lock();
                 match state.pop() {
-                    Some(waiter) => waiter,
+                    Some(waiter) => {
+                        state.n_taken += 1;
+                        waiter
+                    }
                     None => {
+                        state.count_held();
                         state.in_use -= 1;
                         return;
                     }

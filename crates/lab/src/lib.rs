@@ -7,8 +7,8 @@
 //!
 //! Read in this order: [`scenario`] (what is promised), [`task`] (what is run), [`provider`] (what
 //! breaks), [`link`] (what breaks between them), `live` (how it is run), `sim` (how it is run in
-//! virtual time), [`mod@sweep`] (many seeds of that), [`check`] (what must hold), [`report`] (what is shown), [`run`]
-//! and [`mod@demo`] (from a command to its report).
+//! virtual time), [`mod@sweep`] (many seeds of that), [`check`] (what must hold), [`report`] (what is shown),
+//! [`mod@plan`] (what a topology can carry), [`run`] and [`mod@demo`] (from a command to its report).
 //!
 //! Invariants: the product is only reached through its own doors; the checker knows nothing of the
 //! implementation; a task counts as done only if its tests pass in a fresh sandbox afterwards.
@@ -18,6 +18,7 @@ pub mod compare;
 pub mod demo;
 pub mod link;
 mod live;
+pub mod plan;
 pub mod provider;
 pub mod report;
 pub mod run;
@@ -27,6 +28,7 @@ pub mod sweep;
 pub mod task;
 
 pub use demo::{DemoOptions, demo};
+pub use plan::{PlanOptions, plan};
 pub use run::{Mode, RunOptions};
 pub use scenario::list;
 pub use sweep::{Sweep, SweepOptions, sweep};

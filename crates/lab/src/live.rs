@@ -17,6 +17,7 @@ pub(crate) mod host;
 mod load;
 mod process;
 mod sample;
+pub(crate) mod usage;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use evenkeel_env::Env;
 use evenkeel_sandbox::{Launcher, SandboxConfig};
 use futures_util::future::BoxFuture;
 
+pub(crate) use chat::arrivals as chat_arrivals;
 pub(crate) use sample::{Look, Sample};
 
 use crate::check::{Entry, History, Recorder};
@@ -56,6 +58,9 @@ pub(crate) struct Plan {
     pub(crate) world: Option<Arc<World>>,
     /// A mistake in the simulated store.
     pub(crate) plant: Plant,
+    /// Moments of the load, counted from its beginning, at which it is read what each component has
+    /// done; with none nothing is.
+    pub(crate) readings: Vec<Duration>,
     /// Told now and then how far it is.
     pub(crate) progress: Arc<dyn Progress>,
 }
@@ -80,6 +85,9 @@ pub(crate) struct Measured {
     /// The router's own account at the end.
     pub(crate) router: serde_json::Value,
     pub(crate) left_out: Vec<String>,
+    /// What each component had done: before and after the calm, at the moments that were wanted, and
+    /// at the end. Empty unless it was wanted.
+    pub(crate) usage: Vec<usage::Reading>,
 }
 
 /// Runs a scenario for real.
@@ -179,6 +187,7 @@ impl Examiner {
 
 impl Run {
     async fn all(&self) -> anyhow::Result<Measured> {
+        let mut readings = usage::calm(self).await;
         self.recorder.restart();
         let began_wall_ms = self.env.wall().ms();
         let offset = |(name, control): (&String, &Control)| (name.clone(), control.now_ms());
@@ -191,12 +200,19 @@ impl Run {
         });
         let faults = fault::start(self);
         let sampler = sample::start(self);
+        if let Some(readings) = &mut readings {
+            readings.begin(self);
+        }
         match &self.tasks {
             Some(tasks) => load::run(self, tasks).await,
             None => chat::run(self).await,
         }
         faults.settle(&self.fleet).await;
         self.providers.values().for_each(Control::heal_all);
+        let usage = match readings {
+            Some(readings) => readings.finish().await,
+            None => Vec::new(),
+        };
         let samples = sampler.finish();
         let router = self.fleet.door().get("/v1/router").await.unwrap_or_default();
         match &self.tasks {
@@ -213,6 +229,7 @@ impl Run {
             provider_offsets,
             began_wall_ms,
             router,
+            usage,
             left_out: self.tasks.as_ref().map(|tasks| tasks.left_out.clone()).unwrap_or_default(),
         })
     }

@@ -317,7 +317,9 @@ impl Control {
     /// Everything counted so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.shared.book().counters.clone()
+        let mut book = self.shared.book();
+        book.count_streams(self.shared.at_ms());
+        book.counters.clone()
     }
 
     /// The newest requests, oldest first.

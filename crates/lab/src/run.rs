@@ -152,6 +152,7 @@ async fn once(
         depth: options.depth,
         world: None,
         plant: Plant::default(),
+        readings: Vec::new(),
         progress: progress.clone(),
     };
     let began = env.mono();
@@ -203,6 +204,7 @@ fn once_here(scenario: &Scenario, seed: u64, depth: Depth, base_s: Option<f64>) 
         depth,
         world: None,
         plant: Plant::default(),
+        readings: Vec::new(),
         progress: Arc::new(terminal::Line::new(scenario, protect, false, true)),
     };
     let (measured, trace) = sim::run_here(plan, false)?;
@@ -242,7 +244,7 @@ async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -
 }
 
 /// Where data, logs and repositories of one run are.
-enum Folder {
+pub(crate) enum Folder {
     Kept(PathBuf),
     Temporary(tempfile::TempDir),
 }
@@ -264,7 +266,7 @@ impl Folder {
 
     /// A folder that goes with the run; that of a virtual one in memory where the system has that,
     /// since it waits for its files.
-    fn temporary(mode: Mode) -> anyhow::Result<Self> {
+    pub(crate) fn temporary(mode: Mode) -> anyhow::Result<Self> {
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("evenkeel-lab-");
         let memory = Path::new("/dev/shm");
@@ -275,7 +277,7 @@ impl Folder {
         dir.map(Self::Temporary).context("make a temporary folder")
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         match self {
             Self::Kept(path) => path.clone(),
             Self::Temporary(dir) => dir.path().to_owned(),

@@ -22,7 +22,7 @@ pub use chat::{Chat, Door};
 pub use embedded::{Listed, list};
 pub use evenkeel_core::control::Protect;
 pub use fault::{Action, Link, PlannedFault, Target};
-pub use read::{find, parse};
+pub use read::{find, find_with_plan, parse};
 pub use topology::{StoreChoice, StoreKind, Topology};
 pub use trouble::Trouble;
 

@@ -53,3 +53,18 @@ async fn a_wait_that_is_over_is_refused_and_leaves_the_line() {
     assert_eq!(slots.free(), 1);
     assert!(slots.try_acquire().is_some());
 }
+
+/// Little's law from the counters alone: what is held over a span is the mean number in use times it.
+#[tokio::test(start_paused = true)]
+async fn slots_say_how_often_and_how_long_they_were_held() {
+    let slots = Slots::new("store", 2, 10);
+    let first = slots.acquire(&tenant("a"), Duration::ZERO).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let second = slots.acquire(&tenant("a"), Duration::ZERO).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let held = |slots: &Slots| (slots.gauges().n_taken, slots.gauges().held_total_s);
+    assert_eq!(held(&slots), (2, 7.0));
+    drop((first, second));
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert_eq!(held(&slots), (2, 7.0));
+}

@@ -1,4 +1,4 @@
-//! `evenkeel lab list|run|sweep|check`: proof, on this machine and this configuration.
+//! `evenkeel lab list|run|plan|sweep|check`: proof, on this machine and this configuration.
 //!
 //! Scripts depend on these commands, their options, exit codes and JSON: 0 every goal held, 1 a goal
 //! was missed or a property violated, 2 bad usage or set-up.
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use evenkeel_env::Env;
 use evenkeel_lab::scenario::Protect;
-use evenkeel_lab::{Mode, RunOptions, SweepOptions, check};
+use evenkeel_lab::{Mode, PlanOptions, RunOptions, SweepOptions, check};
 
 use crate::cmd::Done;
 use crate::cmd::serve::Stop;
@@ -23,6 +23,7 @@ Examples:
   evenkeel lab run system1-as-given --protect none        the same without protection: it must fail
   evenkeel lab run my-scenario.toml --seed 7 --json -
   evenkeel lab run system2-zombie --virtual --seed 7      in virtual time, the same at every run
+  evenkeel lab plan my-scenario.toml --rate 50            what saturates first, and at which rate
   evenkeel lab sweep --seeds 100                          100 drawn scenarios in virtual time
   evenkeel lab compare full.json none.json                two results side by side
   evenkeel lab check history.jsonl
@@ -44,6 +45,8 @@ enum Action {
     },
     /// Run one scenario and say whether its goals held
     Run(Box<RunArgs>),
+    /// Say what a topology can carry: which component saturates first, and at which rate
+    Plan(PlanArgs),
     /// Run scenarios in virtual time over many seeds
     Sweep {
         /// Scenarios; without any, each seed draws one of its own
@@ -139,6 +142,55 @@ struct RunArgs {
     keep: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+#[command(after_help = "\
+How it works:
+  A short virtual run of the same file, without its faults and at a rate at which nothing waits,
+  measures what one task or turn asks of each component. Little's law (in use = arrivals x time) gives
+  what is in use at the asked rate; with the limits of the file it gives the rate at which each
+  component is full. Computation takes no time in a virtual run: say under [plan] what a live system
+  has shown, from evenkeel_slots_held_seconds_total / evenkeel_slots_taken_total of its /metrics.
+
+  [plan]                        # optional; these are the defaults
+  headroom = 0.2                # share of every limit that must be free
+  check = [1, 10, 100]          # multiples of the rate at which --check compares
+  commits_per_s = 3000.0        # what the store's disk takes; without it commits have no limit
+  service_ms = { policy = 0.1 } # mean time of a visit, by component
+
+Examples:
+  evenkeel lab plan system1-as-given
+  evenkeel lab plan system2-as-given --rate 450 --replicas 5
+  evenkeel lab plan system1-as-given --check              beside what runs show, with the error
+  evenkeel lab plan my-scenario.toml --json -
+
+Exit code 0 if the rate fits and the headroom is free, 1 if not, 2 if the plan could not be made.")]
+struct PlanArgs {
+    /// A scenario's name, or a file
+    #[arg(value_name = "NAME|FILE")]
+    scenario: String,
+    /// Another rate than the file's, in tasks or turns a second
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+    /// Another number of replicas than the file's
+    #[arg(long, value_name = "N")]
+    replicas: Option<usize>,
+    /// Another seed than the file's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Also show what common faults do, beside those of the file
+    #[arg(long)]
+    faults: bool,
+    /// Compare with an event model and with virtual runs at 1, 10 and 100 times the rate
+    #[arg(long)]
+    check: bool,
+    /// Real seconds that one of these runs may take; beyond it only the event model is played
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, requires = "check")]
+    patience: f64,
+    /// Write the plan to this file; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 /// How deep a simulation goes.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Depth {
@@ -171,6 +223,7 @@ pub(crate) async fn run(env: &Env, args: Args) -> Done {
     let done = match args.action {
         Action::List { json } => list(json),
         Action::Run(run) => scenario(env, *run).await,
+        Action::Plan(args) => plan(env, args).await,
         Action::Sweep { names, seeds, from, depth, load, twice, workers, json } => {
             let depth = depth.into();
             sweep(env, SweepOptions { names, seeds, from, depth, load, twice, json, workers }).await
@@ -227,6 +280,19 @@ async fn scenario(env: &Env, args: RunArgs) -> Done {
         // What was started ends with what holds it, which is dropped here.
         () = stop.wait() => Err(anyhow::anyhow!("A signal stopped the run; it says nothing of the goals.")),
         report = evenkeel_lab::run::run(env, options) => Ok(verdict(report?.pass)),
+    }
+}
+
+async fn plan(env: &Env, args: PlanArgs) -> Done {
+    args.json.iter().filter(|path| path.as_os_str() != "-").try_for_each(|path| writable(path))?;
+    let PlanArgs { scenario, rate, replicas, seed, faults, check, patience, json } = args;
+    let options =
+        PlanOptions { scenario, rate_per_s: rate, replicas, seed, faults, check, patience_s: patience, json };
+    let mut stop = Stop::listen()?;
+    tokio::select! {
+        biased;
+        () = stop.wait() => Err(anyhow::anyhow!("A signal stopped the plan.")),
+        plan = evenkeel_lab::plan(env, options) => Ok(verdict(plan?.pass)),
     }
 }
 

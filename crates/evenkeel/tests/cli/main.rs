@@ -33,14 +33,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The command fails with this code and exit status and says nothing on stdout.
-async fn refused(dir: &Path, args: &[&str], code: Code, status: i32) {
+/// The command fails with this code and exit status and says nothing on stdout. What it says instead.
+async fn refused(dir: &Path, args: &[&str], code: Code, status: i32) -> String {
     let output = output(dir, args).await;
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(status), "{args:?}\n{stderr}");
     assert!(stderr.contains(&format!("error[{code}]:")), "{args:?}\n{stderr}");
     assert!(stderr.contains(&format!("evenkeel explain {code}")), "{args:?}\n{stderr}");
     assert_eq!(stdout, "", "{args:?}");
+    stderr
 }
 
 /// A server that is ready, with its address.
@@ -78,7 +79,13 @@ async fn status(address: &str, path: &str, key: Option<&str>) -> u16 {
 #[tokio::test]
 async fn help_and_versions_go_to_stdout() {
     let dir = tempfile::tempdir().expect("a directory");
-    for args in [&["--help"][..], &["--version"], &["run", "--help"], &["lab", "run", "--help"]] {
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["run", "--help"],
+        &["lab", "run", "--help"],
+        &["lab", "plan", "--help"],
+    ] {
         let output = output(dir.path(), args).await;
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{args:?}");
@@ -107,6 +114,16 @@ async fn bad_input_stops_before_anything_starts() {
     refused(at, &["runs", "list", "--server", "http://127.0.0.1:9"], Code::ServerUnreachable, 2).await;
     refused(at, &["explain", "no-such-code"], Code::BadRequest, 2).await;
     refused(at, &["lab", "run", "no-such-scenario"], Code::ScenarioInvalid, 2).await;
+    write(
+        "plan.toml",
+        "name = \"x\"\nabout = \"x\"\n[traffic]\nshape = \"task-short\"\nrate_per_s = 1.0\nduration_s = 9\n[plan]\nheadrom = 0.5\n[goals]\nsuccess_min = 1.0\nlost_max = 0\ndoubled_max = 0\n",
+    );
+    let planned = refused(at, &["lab", "plan", "plan.toml"], Code::ScenarioInvalid, 2).await;
+    assert!(planned.contains("plan.toml:8: unknown field `headrom`"), "{planned}");
+    refused(at, &["lab", "plan", "no-such-file.toml"], Code::ScenarioInvalid, 2).await;
+    refused(at, &["lab", "plan", "system1-as-given", "--rate", "0"], Code::BadRequest, 2).await;
+    refused(at, &["lab", "plan", "system1-as-given", "--json", "no-such-folder/x.json"], Code::BadRequest, 2)
+        .await;
     let nowhere = ["lab", "run", "system1-as-given", "--json", "no-such-folder/result.json"];
     refused(at, &nowhere, Code::BadRequest, 2).await;
     write("empty.jsonl", "");

@@ -9,6 +9,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_core::Generator;
 use evenkeel_core::id::ThreadId;
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -16,7 +17,14 @@ use tokio::time::Instant;
 pub(super) use harvest::all as harvest;
 
 use super::Run;
+use crate::scenario::{Chat, Traffic};
 use client::{Client, Doors};
+
+/// When each turn of a load comes, in seconds, and on which thread.
+pub(crate) fn arrivals(traffic: &Traffic, chat: &Chat, generator: &Generator) -> Vec<(f64, usize)> {
+    let turns = plan::draw(traffic, chat, generator);
+    turns.into_iter().map(|turn| (turn.at_ms as f64 / 1_000.0, turn.thread)).collect()
+}
 
 /// Starts every turn at its time and waits until all clients have their answer, or time is up.
 pub(super) async fn run(run: &Run) {

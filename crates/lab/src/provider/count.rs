@@ -46,6 +46,8 @@ pub struct Counters {
     pub streams: usize,
     /// The most at once.
     pub streams_peak: usize,
+    /// Milliseconds for which answers were being sent, summed over all of them.
+    pub stream_ms: u64,
     /// Input tokens of answered calls, estimated.
     pub input_tokens: u64,
     /// Output tokens sent, whole answers or not.
@@ -56,9 +58,18 @@ pub struct Counters {
 pub(crate) struct Book {
     pub(crate) counters: Counters,
     pub(crate) requests: VecDeque<RequestSeen>,
+    /// Up to when `stream_ms` counts.
+    counted_ms: u64,
 }
 
 impl Book {
+    /// Brings `stream_ms` up to now; before every change of `streams`.
+    pub(crate) fn count_streams(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.counted_ms);
+        self.counters.stream_ms += self.counters.streams as u64 * passed_ms;
+        self.counted_ms = now_ms;
+    }
+
     pub(crate) fn arrived(&mut self, while_down: bool) {
         self.counters.calls += 1;
         self.counters.calls_while_down += u64::from(while_down);

@@ -64,6 +64,7 @@ impl Call {
         if self.shared.config.streams_max.is_some_and(|max| book.counters.streams >= max) {
             return false;
         }
+        book.count_streams(self.shared.at_ms());
         book.counters.streams += 1;
         book.counters.streams_peak = book.counters.streams_peak.max(book.counters.streams);
         self.streaming = true;
@@ -86,6 +87,7 @@ impl Drop for Call {
             input_tokens: self.input_tokens,
         };
         let mut book = self.shared.book();
+        book.count_streams(self.shared.at_ms());
         book.counters.streams -= usize::from(self.streaming);
         book.ended(seen);
     }

@@ -8,14 +8,23 @@ use toml::Spanned;
 
 use super::embedded::EMBEDDED;
 use super::{Scenario, Target, fault};
+use crate::plan;
 
 /// The scenario of this name, or in this file.
 ///
 /// # Errors
 /// `scenario-invalid` if there is none, or it does not say what a scenario must say.
 pub fn find(name_or_file: &str) -> Result<Scenario, Error> {
+    find_with_plan(name_or_file).map(|(scenario, _)| scenario)
+}
+
+/// The same with what the file says for `lab plan`.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_with_plan(name_or_file: &str) -> Result<(Scenario, plan::Keys), Error> {
     if let Some((name, text)) = EMBEDDED.iter().find(|(name, _)| *name == name_or_file) {
-        return parse(&format!("scenarios/{name}.toml"), text);
+        return parse_with_plan(&format!("scenarios/{name}.toml"), text);
     }
     let looks_like_file = name_or_file.ends_with(".toml") || Path::new(name_or_file).exists();
     if !looks_like_file {
@@ -27,7 +36,7 @@ pub fn find(name_or_file: &str) -> Result<Scenario, Error> {
     let text = std::fs::read_to_string(name_or_file).map_err(|error| {
         invalid(format!("Cannot read {name_or_file}: {error}."), "Give the path of a readable TOML file.")
     })?;
-    parse(name_or_file, &text)
+    parse_with_plan(name_or_file, &text)
 }
 
 /// A scenario from text; `file` stands for it in messages.
@@ -35,12 +44,27 @@ pub fn find(name_or_file: &str) -> Result<Scenario, Error> {
 /// # Errors
 /// `scenario-invalid`.
 pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
+    parse_with_plan(file, text).map(|(scenario, _)| scenario)
+}
+
+fn parse_with_plan(file: &str, text: &str) -> Result<(Scenario, plan::Keys), Error> {
     let complain = |error: &toml::de::Error| {
         let at = error.span().map_or_else(|| file.to_owned(), |span| place(file, text, span.start));
         let message = error.message().trim_end_matches('.').replace('\n', "; ");
         invalid(format!("{at}: {message}."), "Correct that line; docs and `scenarios/` show every key.")
     };
-    let keys: Keys = toml::from_str(text).map_err(|error| complain(&error))?;
+    let mut keys: Keys = toml::from_str(text).map_err(|error| complain(&error))?;
+    let plan = match keys.plan.take() {
+        None => plan::Keys::default(),
+        Some(spanned) => {
+            let at = place(file, text, spanned.span().start);
+            let plan = spanned.into_inner();
+            match plan.problem() {
+                Some(words) => return Err(invalid(format!("{at}: {words}"), "Correct that key of [plan].")),
+                None => plan,
+            }
+        }
+    };
     let (mut scenario, faults) = keys.split();
     for (idx, spanned) in (1..).zip(faults) {
         let at = place(file, text, spanned.span().start);
@@ -55,7 +79,7 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, Error> {
     }
     check_targets(&scenario)
         .or_else(|| scenario.problem())
-        .map_or(Ok(scenario), |words| Err(invalid(format!("{file}: {words}"), "Correct the value.")))
+        .map_or(Ok((scenario, plan)), |words| Err(invalid(format!("{file}: {words}"), "Correct the value.")))
 }
 
 /// The keys of a file: those of [`Scenario`], with the faults still as tables and their places.
@@ -82,6 +106,7 @@ struct Keys {
     #[serde(default)]
     fault: Vec<Spanned<toml::Table>>,
     goals: super::Goals,
+    plan: Option<Spanned<plan::Keys>>,
 }
 
 impl Keys {

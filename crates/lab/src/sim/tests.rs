@@ -47,6 +47,7 @@ fn plan(scenario: &Scenario, seed: u64, plant: Plant, root: &std::path::Path) ->
         depth: Depth::Http,
         world: None,
         plant,
+        readings: Vec::new(),
         progress: Arc::new(Silent),
     }
 }

@@ -214,7 +214,9 @@ impl Page {
             let rows = slots.iter().map(|g| (vec![("component", g.component)], value(g)));
             self.family(name, "gauge", help, rows);
         }
-        let counters: [(&str, &str, Value); 3] = [
+        let counters: [(&str, &str, Value); 5] = [
+            ("slots_taken", "Slots taken", |g| g.n_taken as f64),
+            ("slots_held_seconds", "Seconds that slots were held", |g| g.held_total_s),
             ("slots_waited", "Callers that had to wait for a slot", |g| g.n_waited as f64),
             ("slots_refused", "Callers that were refused", |g| g.n_refused as f64),
             ("slots_wait_seconds", "Seconds waited for slots", |g| g.wait_total_s),

@@ -254,10 +254,7 @@ where
     }
 }
 
-fn events(
-    response: Response<Body>,
-    limit: usize,
-) -> BoxStream<'static, Result<Sse, SseError>> {
+fn events(response: Response<Body>, limit: usize) -> BoxStream<'static, Result<Sse, SseError>> {
     let bytes = Bounded::new(response.into_body().into_data_stream(), limit);
     SseStream::from_bytes_stream(bytes).boxed()
 }
