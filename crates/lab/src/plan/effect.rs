@@ -136,22 +136,25 @@ impl Impact {
         }
     }
 
-    /// The demands while it lasts.
-    fn during(&self, demands: &[Demand]) -> Vec<Demand> {
+    /// The demands while it lasts. A slot of the harness is held for as long as all visits take.
+    fn during(&self, known: &Known<'_>) -> Vec<Demand> {
+        let run_s = known.service_s(Component::Harness).unwrap_or_default();
+        let held_longer = 1.0 + if run_s > 0.0 { known.longer_s(self) / run_s } else { 0.0 };
         let changed = |demand: &Demand| {
             let mut demand = *demand;
             if let Some((_, share)) = self.left.filter(|(place, _)| *place == demand.component) {
                 demand.limit *= share;
             }
-            if let Some((place, factor)) = self.pace
-                && place == demand.component
-                && demand.of.is_held()
-            {
-                demand.cost *= factor;
+            match self.pace {
+                Some((place, factor)) if place == demand.component && demand.of.is_held() => {
+                    demand.cost *= factor;
+                }
+                _ if demand.component == Component::Harness => demand.cost *= held_longer,
+                _ => {}
             }
             demand
         };
-        demands.iter().map(changed).collect()
+        known.work.demands.iter().map(changed).collect()
     }
 
     /// The same in the event model's words, from one second to another.
@@ -224,7 +227,7 @@ pub(crate) async fn of(
     let spans = fault.spans();
     let span = (fault.at_s, spans.last().map_or(fault.at_s, |(_, to_s)| *to_s));
     let usual = rate * known.base.p50;
-    let carries = capacity::first(&impact.during(&known.work.demands)).map(|first| first.at_per_s);
+    let carries = capacity::first(&impact.during(known)).map(|first| first.at_per_s);
     let law = law(known, &impact, &spans, carries);
     let shocks = spans.iter().flat_map(|(from_s, to_s)| impact.shocks(*from_s, *to_s)).collect();
     let played = known.model(&scenario, (0.0, scenario.traffic.duration_s), shocks).play();

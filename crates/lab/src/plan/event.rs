@@ -2,122 +2,45 @@
 //! the real code cannot run in reasonable time.
 //!
 //! ```text
-//!   arrive --thread free--> gateway's rate --> harness slot --> visit, visit, ... --> told
-//!                                                 |   ^
-//!                                                 +---+  parked: the model is down
+//!   arrive --gateway's rate--> thread free? --> harness slot --> visit, visit, ... --> told
+//!                                                  |   ^
+//!                                                  +---+  parked: no room in the model
 //! ```
 //! Each component is a queue, first come first served, in front of as many servers as it has slots; a
 //! rate lets through what it grants and makes the rest wait. A unit holds a slot of the harness while
-//! it makes its visits, as a run does. Nothing is drawn: the recorded runs are played in turn, and the
+//! it makes its visits, as a run does. One that finds no room in the model waits for a while and is
+//! then parked, without a slot; free places go to those that wait (begun runs first) and those that are
+//! parked (the oldest first) in turns. Nothing is drawn: the recorded runs are played in turn, and the
 //! same question has the same answer.
 
+mod model;
+mod station;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use super::trace::{Trace, Visit};
+use super::trace::Visit;
 use super::work::Component;
-
-/// What is played.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Model {
-    pub(crate) traces: Vec<Trace>,
-    /// Slots by component; what is not here has no limit.
-    pub(crate) slots: BTreeMap<Component, f64>,
-    /// How much a second by component, with what one visit takes.
-    pub(crate) rates: Vec<(Component, f64, f64)>,
-    /// Visits of the API when a unit comes: how many, how long. Nobody waits for them.
-    pub(crate) accepted: (usize, f64),
-    /// The same when it begins to run: where, how many, how long.
-    pub(crate) aside: Vec<(Component, usize, f64)>,
-    /// When each unit arrives, and on which thread.
-    pub(crate) arrivals: Vec<(f64, usize)>,
-    /// What breaks when, in order of time.
-    pub(crate) shocks: Vec<(f64, Shock)>,
-    /// From when to when use is measured.
-    pub(crate) window: (f64, f64),
-    /// Nothing is played after this.
-    pub(crate) until_s: f64,
-}
-
-/// Something that changes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Shock {
-    /// This share of a component's slots is left.
-    Left(Component, f64),
-    /// A component takes so many times as long.
-    Pace(Component, f64),
-    /// One in so many of those that a component serves starts its step again after so many seconds.
-    Cut(Component, usize, f64),
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Played {
-    /// When each unit arrived and was told of its end.
-    pub(crate) ends: Vec<(f64, Option<f64>)>,
-    /// Mean number in use in the window, by component.
-    pub(crate) in_use: BTreeMap<Component, f64>,
-}
+pub(crate) use model::{Model, Played, Shock};
+use station::{Gate, Station, Who};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Looks,
     Shock(usize),
     Arrives(usize),
-    /// A unit of this epoch has been let through by the rates in front of its place.
+    /// The gateway has let it through to its thread.
+    Queues(usize),
+    /// A unit of this epoch enters the place of its visit.
     Enters(usize, u32),
+    /// It has waited for room in the model for as long as it waits; the last is its visit.
+    Parks(usize, u32, usize),
+    /// A rate lets through again.
+    Opens(usize),
     /// Its visit is over.
     Leaves(usize, u32),
     /// A visit that nobody waits for is over.
     Ends(usize),
-}
-
-/// Who stands in a queue: a unit in an epoch, or a visit that nobody waits for and how long it takes.
-#[derive(Clone, Copy, Debug)]
-enum Who {
-    Unit(usize, u32),
-    Aside(f64),
-}
-
-#[derive(Default)]
-struct Station {
-    slots: f64,
-    left: f64,
-    pace: f64,
-    busy: usize,
-    line: VecDeque<Who>,
-    held_s: f64,
-    counted_s: f64,
-}
-
-impl Station {
-    fn free(&self) -> bool {
-        (self.busy as f64) < (self.slots * self.left).floor()
-    }
-
-    fn count(&mut self, now_s: f64) {
-        self.held_s += self.busy as f64 * (now_s - self.counted_s);
-        self.counted_s = now_s;
-    }
-}
-
-/// What a component grants each second, with a second's worth in advance.
-struct Gate {
-    place: Component,
-    per_s: f64,
-    takes: f64,
-    level: f64,
-    at_s: f64,
-}
-
-impl Gate {
-    /// How long a visit must wait.
-    fn take(&mut self, now_s: f64) -> f64 {
-        self.level = (self.level + (now_s - self.at_s) * self.per_s).min(self.per_s);
-        self.at_s = now_s;
-        self.level -= self.takes;
-        (-self.level / self.per_s).max(0.0)
-    }
 }
 
 #[derive(Clone, Default)]
@@ -128,11 +51,13 @@ struct Unit {
     /// Has a slot of the harness, and had one before.
     runs: bool,
     has_begun: bool,
+    has_reply: bool,
     /// Is served there now.
     at: Option<usize>,
 }
 
 const HARNESS: usize = Component::Harness as usize;
+const MODEL: usize = Component::Model as usize;
 
 struct Play<'a> {
     model: &'a Model,
@@ -144,6 +69,8 @@ struct Play<'a> {
     units: Vec<Unit>,
     /// Units on each thread, the one at work first.
     threads: BTreeMap<usize, VecDeque<usize>>,
+    parked: BTreeSet<usize>,
+    parked_is_next: bool,
     looks: Vec<Vec<f64>>,
     told: Vec<Option<f64>>,
 }
@@ -174,6 +101,8 @@ impl Model {
             gates: self.rates.iter().map(gate).collect(),
             units: (0..self.arrivals.len()).map(unit).collect(),
             threads: BTreeMap::new(),
+            parked: BTreeSet::new(),
+            parked_is_next: false,
             looks: Vec::new(),
             told: vec![None; self.arrivals.len()],
         };
@@ -221,31 +150,42 @@ impl Play<'_> {
             }
             Happens::Shock(idx) => self.shock(self.model.shocks[idx].1),
             Happens::Arrives(unit) => {
+                self.take(Component::Gateway as usize);
+                let wait_s = self.opens_in(Component::Gateway as usize);
+                self.plan(self.now_s + wait_s, Happens::Queues(unit));
+            }
+            Happens::Queues(unit) => {
+                let (n, seconds) = self.model.accepted;
+                self.aside(Component::Api, n, seconds);
                 let line = self.threads.entry(self.model.arrivals[unit].1).or_default();
                 line.push_back(unit);
                 if line.len() == 1 {
-                    self.begin(unit);
+                    self.enter(unit);
                 }
             }
             Happens::Enters(unit, epoch) if self.units[unit].epoch == epoch => self.enter(unit),
             Happens::Leaves(unit, epoch) if self.units[unit].epoch == epoch => {
                 if let Some(place) = self.units[unit].at.take() {
+                    self.units[unit].has_reply |= place == MODEL;
                     self.release(place);
                 }
                 self.units[unit].next += 1;
                 self.go_on(unit);
             }
             Happens::Ends(place) => self.release(place),
-            Happens::Enters(..) | Happens::Leaves(..) => {}
+            Happens::Opens(place) => {
+                self.stations[place].opens = false;
+                self.serve_line(place);
+            }
+            Happens::Parks(unit, epoch, next)
+                if (self.units[unit].epoch, self.units[unit].next) == (epoch, next)
+                    && self.units[unit].at.is_none() =>
+            {
+                self.park(unit);
+            }
+            // It was cut meanwhile, or had its visit.
+            Happens::Enters(..) | Happens::Leaves(..) | Happens::Parks(..) => {}
         }
-    }
-
-    /// Its thread is free: it is accepted.
-    fn begin(&mut self, unit: usize) {
-        let (n, seconds) = self.model.accepted;
-        self.aside(Component::Api, n, seconds);
-        let wait_s = self.wait_s(Component::Gateway);
-        self.plan(self.now_s + wait_s, Happens::Enters(unit, self.units[unit].epoch));
     }
 
     fn aside(&mut self, place: Component, n: usize, seconds: f64) {
@@ -254,10 +194,17 @@ impl Play<'_> {
         }
     }
 
-    fn wait_s(&mut self, place: Component) -> f64 {
+    fn gates(&mut self, place: usize) -> impl Iterator<Item = &mut Gate> {
+        self.gates.iter_mut().filter(move |gate| gate.place as usize == place)
+    }
+
+    fn opens_in(&mut self, place: usize) -> f64 {
         let now_s = self.now_s;
-        let gates = self.gates.iter_mut().filter(|gate| gate.place == place);
-        gates.map(|gate| gate.take(now_s)).fold(0.0, f64::max)
+        self.gates(place).map(|gate| gate.opens_in(now_s)).fold(0.0, f64::max)
+    }
+
+    fn take(&mut self, place: usize) {
+        self.gates(place).for_each(|gate| gate.level -= gate.takes);
     }
 
     fn visit(&self, unit: usize) -> Option<Visit> {
@@ -272,39 +219,76 @@ impl Play<'_> {
             (true, Some(place)) => place as usize,
             (true, None) => return,
         };
-        self.join(place, Who::Unit(unit, self.units[unit].epoch));
-        let station = &self.stations[place];
-        let is_down = station.left == 0.0;
-        if place == Component::Model as usize && is_down && self.units[unit].runs {
-            // Parked: a row in the store, without a slot.
-            self.units[unit].runs = false;
-            self.release(HARNESS);
+        let Unit { epoch, next, .. } = self.units[unit];
+        self.join(place, Who::Unit(unit, epoch));
+        if place == MODEL && self.units[unit].at.is_none() {
+            if self.stations[MODEL].left == 0.0 {
+                self.park(unit);
+            } else {
+                self.plan(self.now_s + self.model.patience_s, Happens::Parks(unit, epoch, next));
+            }
         }
+    }
+
+    /// Becomes a row in the store, without a slot and without a place in line.
+    fn park(&mut self, unit: usize) {
+        self.units[unit].epoch += 1;
+        self.units[unit].runs = false;
+        self.parked.insert(unit);
+        self.release(HARNESS);
+    }
+
+    /// The oldest that is parked gets a slot and its visit, if there is one and a slot.
+    fn wake(&mut self) -> bool {
+        if !self.stations[HARNESS].free() {
+            return false;
+        }
+        let Some(unit) = self.parked.pop_first() else { return false };
+        self.occupy(HARNESS);
+        self.units[unit].runs = true;
+        self.serve(MODEL, Who::Unit(unit, self.units[unit].epoch));
+        true
+    }
+
+    fn is_ready(&mut self, place: usize) -> bool {
+        self.stations[place].free() && self.opens_in(place) <= 0.0
     }
 
     fn join(&mut self, place: usize, who: Who) {
-        if self.stations[place].free() {
+        if self.is_ready(place) {
             self.serve(place, who);
         } else {
-            self.stations[place].line.push_back(who);
+            let goes_first =
+                place == MODEL && matches!(who, Who::Unit(unit, _) if self.units[unit].has_reply);
+            let station = &mut self.stations[place];
+            if goes_first { &mut station.begun } else { &mut station.line }.push_back(who);
+            self.watch(place);
         }
     }
 
-    fn serve(&mut self, place: usize, who: Who) {
-        if let Who::Unit(unit, epoch) = who {
-            if self.units[unit].epoch != epoch {
-                // It was cut while it stood here, and stands elsewhere now.
-                return;
-            }
-            if place != HARNESS && !self.units[unit].runs {
-                // It was parked: first it needs a slot again.
-                return self.join(HARNESS, who);
-            }
+    /// Looks at it again when its rates let through, if that is all that is waited for.
+    fn watch(&mut self, place: usize) {
+        let wait_s = self.opens_in(place);
+        let station = &mut self.stations[place];
+        if wait_s > 0.0 && station.free() && !std::mem::replace(&mut station.opens, true) {
+            self.plan(self.now_s + wait_s, Happens::Opens(place));
         }
+    }
+
+    fn occupy(&mut self, place: usize) {
+        self.take(place);
         let station = &mut self.stations[place];
         station.count(self.now_s);
         station.busy += 1;
-        let pace = station.pace;
+    }
+
+    fn serve(&mut self, place: usize, who: Who) {
+        if matches!(who, Who::Unit(unit, epoch) if self.units[unit].epoch != epoch) {
+            // It was cut or parked while it stood here, and is elsewhere now.
+            return;
+        }
+        self.occupy(place);
+        let pace = self.stations[place].pace;
         match who {
             Who::Aside(seconds) => self.plan(self.now_s + seconds * pace, Happens::Ends(place)),
             Who::Unit(unit, _) if place == HARNESS => {
@@ -328,10 +312,7 @@ impl Play<'_> {
     fn go_on(&mut self, unit: usize) {
         let epoch = self.units[unit].epoch;
         match self.visit(unit) {
-            Some(Visit { at: Some(place), .. }) => {
-                let wait_s = self.wait_s(place);
-                self.plan(self.now_s + wait_s, Happens::Enters(unit, epoch));
-            }
+            Some(Visit { at: Some(_), .. }) => self.plan(self.now_s, Happens::Enters(unit, epoch)),
             Some(Visit { at: None, seconds }) => {
                 self.plan(self.now_s + seconds, Happens::Leaves(unit, epoch))
             }
@@ -343,12 +324,10 @@ impl Play<'_> {
         self.told[unit] = Some(self.now_s);
         self.units[unit].runs = false;
         self.release(HARNESS);
-        let next = self.threads.get_mut(&self.model.arrivals[unit].1).and_then(|line| {
-            line.pop_front();
-            line.front().copied()
-        });
-        if let Some(next) = next {
-            self.begin(next);
+        let Some(line) = self.threads.get_mut(&self.model.arrivals[unit].1) else { return };
+        line.pop_front();
+        if let Some(next) = line.front().copied() {
+            self.enter(next);
         }
     }
 
@@ -360,10 +339,23 @@ impl Play<'_> {
     }
 
     fn serve_line(&mut self, place: usize) {
-        while self.stations[place].free() {
-            let Some(who) = self.stations[place].line.pop_front() else { return };
-            self.serve(place, who);
+        while self.is_ready(place) {
+            if !self.serve_next(place) {
+                return;
+            }
         }
+        self.watch(place);
+    }
+
+    fn serve_next(&mut self, place: usize) -> bool {
+        let is_model = place == MODEL;
+        if is_model && std::mem::take(&mut self.parked_is_next) && self.wake() {
+            return true;
+        }
+        let Some(who) = self.stations[place].next() else { return is_model && self.wake() };
+        self.parked_is_next |= is_model;
+        self.serve(place, who);
+        true
     }
 
     fn shock(&mut self, shock: Shock) {
@@ -375,14 +367,13 @@ impl Play<'_> {
             Shock::Pace(place, factor) => self.stations[place as usize].pace = factor,
             Shock::Cut(place, one_in, after_s) => {
                 let place = place as usize;
-                let hit: Vec<usize> = (0..self.units.len())
-                    .filter(|unit| unit % one_in == 0)
-                    .filter(|unit| {
-                        let unit = &self.units[*unit];
-                        if place == HARNESS { unit.runs } else { unit.at == Some(place) }
-                    })
-                    .collect();
-                hit.into_iter().for_each(|unit| self.cut(unit, place == HARNESS, after_s));
+                let with_slot = place == HARNESS;
+                let is_hit = |(idx, unit): &(usize, &Unit)| {
+                    idx % one_in == 0 && if with_slot { unit.runs } else { unit.at == Some(place) }
+                };
+                let hit: Vec<usize> =
+                    self.units.iter().enumerate().filter(is_hit).map(|(idx, _)| idx).collect();
+                hit.into_iter().for_each(|unit| self.cut(unit, with_slot, after_s));
             }
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use evenkeel_core::Generator;
 use evenkeel_env::Env;
+use evenkeel_model::config::{ParkConfig, RouterSettings};
 use serde::Serialize;
 
 use super::capacity;
@@ -116,8 +117,8 @@ pub(crate) async fn at(
     };
     let used = real.as_ref().map(Run::window).transpose()?;
     let mut figures = Vec::new();
-    // No collector stands behind a run of the lab, so spans are not measured.
-    let is_measured = |demand: &&Demand| demand.cost > 0.0 && demand.of != Of::Spans;
+    // No collector stands behind a run of the lab, and slots do not say whose thread is at work.
+    let is_measured = |demand: &&Demand| demand.cost > 0.0 && !matches!(demand.of, Of::Spans | Of::HotThread);
     for demand in known.work.demands.iter().filter(is_measured) {
         let name = format!("{} {}", demand.component.name(), demand.of.words());
         let law = known.law(demand, rate_per_s) * demand.of.per_s();
@@ -163,7 +164,7 @@ fn real_figure(used: &Reading, demand: &Demand, scenario: &Scenario) -> f64 {
         Of::Calls => of(CALLS).n,
         Of::TokensIn => sum(TOKENS_IN).0,
         Of::Commits => of(COMMITS).n,
-        Of::Slots | Of::Connections | Of::Spans => of(demand.component.name()).held_s,
+        Of::Slots | Of::Connections | Of::HotThread | Of::Spans => of(demand.component.name()).held_s,
     };
     total / used.at_s * demand.of.per_s()
 }
@@ -190,6 +191,10 @@ impl Known<'_> {
         (rate_per_s / self.end() - 1.0).max(0.0)
     }
 
+    fn model_is_first(&self) -> bool {
+        capacity::first(&self.work.demands).is_some_and(|first| first.component == Component::Model)
+    }
+
     /// Real seconds that the real code would take for a load.
     pub(crate) fn would_take_s(&self, load: &Scenario) -> f64 {
         self.run.wall_s / self.run.n_units as f64 * load.traffic.n_tasks() as f64
@@ -214,6 +219,11 @@ impl Known<'_> {
         let enters = capacity::first(&gateway).map_or(rate_per_s, |first| first.at_per_s.min(rate_per_s));
         match demand.component {
             Component::Gateway | Component::Api => demand.needed(enters),
+            // A full model parks whoever has waited for it, without a slot.
+            Component::Harness if over > 0.0 && self.model_is_first() => {
+                let waits = rate_per_s * patience_s(&self.question.scenario);
+                (demand.needed(rate_per_s / (1.0 + over)) + waits).min(demand.limit)
+            }
             Component::Harness if over > 0.0 => demand.limit,
             _ => demand.needed(rate_per_s / (1.0 + over)),
         }
@@ -277,9 +287,20 @@ impl Known<'_> {
             arrivals,
             shocks,
             window,
+            patience_s: patience_s(load),
             until_s: traffic.duration_s.max(load.last_heal_s()) + traffic.settle_s,
         }
     }
+}
+
+/// How long a call waits for room in the model before its run is parked: the router's own bounds.
+fn patience_s(scenario: &Scenario) -> f64 {
+    let span = if scenario.is_chat() {
+        ParkConfig::default().interactive_max
+    } else {
+        RouterSettings::default().batch_wait
+    };
+    span.0.as_secs_f64()
 }
 
 /// The mean over the recorded runs of a sum over their visits of a component.

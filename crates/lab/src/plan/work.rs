@@ -77,6 +77,9 @@ pub(crate) enum Of {
     Connections,
     Slots,
     Streams,
+    /// One turn at a time on the one thread that everybody writes to.
+    #[serde(rename = "hot thread")]
+    HotThread,
     #[serde(rename = "calls/min")]
     Calls,
     #[serde(rename = "input tokens/min")]
@@ -93,6 +96,7 @@ impl Of {
             Self::Connections => "connections",
             Self::Slots => "slots",
             Self::Streams => "streams",
+            Self::HotThread => "the hot thread",
             Self::Calls => "calls/min",
             Self::TokensIn => "input tokens/min",
             Self::Commits => "commits/s",
@@ -110,7 +114,7 @@ impl Of {
 
     /// Whether it is a number in use at once, rather than a number in a time.
     pub(crate) fn is_held(self) -> bool {
-        matches!(self, Self::Connections | Self::Slots | Self::Streams)
+        matches!(self, Self::Connections | Self::Slots | Self::Streams | Self::HotThread)
     }
 }
 
@@ -253,6 +257,11 @@ impl Work {
                 Component::Harness => {
                     let used = Used { n: n_claims / n_units as f64, ..unit.of(component.name()) };
                     demands.push(held(component, Of::Slots, used, calm.of(component.name()).held_s));
+                    if limits.scenario.is_chat() && limits.scenario.chat.hot_share > 0.0 {
+                        let share = limits.scenario.chat.hot_share;
+                        let hot = Used { n: used.n * share, held_s: used.held_s * share };
+                        demands.push(held(component, Of::HotThread, hot, 0.0));
+                    }
                 }
                 Component::Tracing => demands.push(rate(component, Of::Spans, spans, 0.0)),
                 Component::Store => {
@@ -288,6 +297,7 @@ impl Limited<'_> {
             (Component::Gateway, Of::Connections) => limits.gateway.slots as f64,
             (Component::Gateway, _) => f64::from(limits.gateway.calls_per_min) / 60.0,
             (Component::Api, _) => limits.api.slots as f64 * each,
+            (Component::Harness, Of::HotThread) => 1.0,
             (Component::Harness, _) => limits.harness.slots as f64 * each,
             (Component::Model, Of::Calls) => provider(|limits| limits.calls_per_min as f64 / 60.0),
             (Component::Model, Of::TokensIn) => provider(|limits| limits.input_tokens_per_min as f64 / 60.0),
