@@ -126,11 +126,16 @@ fn parts(binary: &str, folder: &Path) -> Vec<Part> {
     parts
 }
 
-/// The public MCP conformance suite and the reference servers, against the binary.
+/// The public MCP conformance suite against our server and our client, and the reference servers under
+/// our client.
 fn mcp() -> Result<()> {
     let Some(home) = clients::mcp()? else { return Ok(()) };
+    let example = ["build", "--locked", "--package", "evenkeel-tools", "--example", "mcp_client"];
+    shell::run(&shell::cargo(), &example, &[])?;
+    let client = shell::target_dir().join("debug/examples/mcp_client").to_string_lossy().into_owned();
     let args = ["test", "--locked", "--package", "evenkeel", "--test", "cli", "mcp::"];
-    shell::run(&shell::cargo(), &args, &[("EVENKEEL_MCP_HOME", home.as_str())])
+    let env = [("EVENKEEL_MCP_HOME", home.as_str()), ("EVENKEEL_MCP_CLIENT", client.as_str())];
+    shell::run(&shell::cargo(), &args, &env)
 }
 
 fn cases(binary: &str, asked: &Asked) -> Result<Vec<Case>> {

@@ -6,7 +6,8 @@ use evenkeel_core::id::EffectId;
 use evenkeel_core::port::tools::ToolOutput;
 use evenkeel_core::{Code, Error, Origin};
 use rmcp::model::{
-    CallToolRequestParams, CallToolResult, ContentBlock, RequestMetaObject, ResourceContents, Tool,
+    CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, ContentBlock, Implementation,
+    ProtocolVersion, RequestMetaObject, ResourceContents, Tool,
 };
 use rmcp::service::{RoleClient, RunningService, ServiceError};
 use rmcp::transport::IntoTransport;
@@ -17,7 +18,7 @@ use super::{EFFECT, FACTS, lost};
 /// An open session. Dropping it closes it.
 pub(crate) struct Session {
     name: String,
-    service: RunningService<RoleClient, ()>,
+    service: RunningService<RoleClient, ClientConfig>,
 }
 
 /// A call to one tool.
@@ -49,8 +50,17 @@ where
     T: IntoTransport<RoleClient, E, A>,
     E: std::error::Error + Send + Sync + 'static,
 {
-    let service = rmcp::service::serve_client((), transport).await.map_err(|error| lost(name, error))?;
-    Ok(Session { name: name.to_owned(), service })
+    let service = rmcp::service::serve_client(ourselves(), transport).await;
+    Ok(Session { name: name.to_owned(), service: service.map_err(|error| lost(name, error))? })
+}
+
+/// What we say of ourselves. The newest revision has no handshake, so one must not offer it.
+fn ourselves() -> ClientConfig {
+    ClientConfig::new(
+        ClientCapabilities::default(),
+        Implementation::new("evenkeel", env!("CARGO_PKG_VERSION")),
+    )
+    .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
 }
 
 impl Session {

@@ -24,7 +24,7 @@ answer() { printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$1"; }
 while IFS= read -r line; do
   id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
   case "$line" in
-    *'"method":"initialize"'*) answer '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}' ;;
+    *'"method":"initialize"'*) printf '%s\n' "$line" >> "$STARTS"; answer '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}' ;;
     *'"method":"tools/list"'*) answer '{"tools":[
       {"name":"echo","description":"d","inputSchema":{"type":"object","properties":{"x":{"type":"string"}},"required":["x"]},"annotations":{"readOnlyHint":true}},
       {"name":"stall","inputSchema":{"type":"object"}},
@@ -89,6 +89,12 @@ async fn tools_of_a_server_are_offered_and_called() {
     assert!(show(&bench.call("test__echo", json!({})).await).contains("x is missing"));
     assert!(show(&bench.call("test__hidden", json!({})).await).contains("There is no tool"));
     assert_eq!(n_starts(&starts), 1);
+    // The newest revision that has a handshake, in the handshake: not the newest of all.
+    let hello = std::fs::read_to_string(&starts).unwrap();
+    assert!(
+        hello.contains(r#""protocolVersion":"2025-11-25""#) && hello.contains(r#""name":"evenkeel""#),
+        "{hello}"
+    );
 }
 
 #[tokio::test]
