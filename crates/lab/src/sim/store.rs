@@ -3,7 +3,9 @@
 //! The engine survives its callers, as a database does. It is reached as the PostgreSQL engine
 //! reaches its server: a request travels, is carried out, and its answer travels back; where nothing
 //! passes, an operation waits for at most [`PATIENCE`] and is then refused as unavailable. An
-//! operation whose answer was lost has happened all the same.
+//! operation whose answer was lost has happened all the same, and one that was sent arrives even if its
+//! sender is killed, stopped, or has given it up: a stopped replica's last writes are carried out while
+//! it is stopped, and refused if others own its turns by then.
 //!
 //! The server itself can be in trouble, too: it stalls, is crowded, takes no writes, loses answers.
 
@@ -18,6 +20,7 @@ use evenkeel_core::{Code, Error, Generator, Origin};
 use evenkeel_env::{Env, watch};
 use evenkeel_store::Guards;
 use evenkeel_store::memory::MemoryStore;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::clock::HostClock;
@@ -112,7 +115,7 @@ impl Twin {
     }
 
     /// Opens a connection, unless the server is full.
-    fn connect(&self) -> Result<Connection<'_>, Error> {
+    fn connect(self: &Arc<Self>) -> Result<Connection, Error> {
         let n = self.n_connections.load(Ordering::Relaxed);
         let is_full = self.health.borrow().troubles.values().any(|trouble| match trouble {
             Trouble::Crowd { connections } => n >= *connections,
@@ -122,7 +125,7 @@ impl Twin {
             return Err(unavailable("has no connection left"));
         }
         self.n_connections.fetch_add(1, Ordering::Relaxed);
-        Ok(Connection(&self.n_connections))
+        Ok(Connection(self.clone()))
     }
 
     /// Refuses an operation that trouble keeps from being carried out.
@@ -154,7 +157,7 @@ impl Twin {
 
     /// A replica's way to the server.
     pub(crate) fn link(self: &Arc<Self>, name: &str) -> Arc<StoreLink> {
-        Arc::new(StoreLink { twin: self.clone(), name: name.to_owned(), rules: watch::Sender::default() })
+        Arc::new(StoreLink { twin: self.clone(), name: name.into(), rules: watch::Sender::default() })
     }
 
     fn way(&self) -> Duration {
@@ -163,18 +166,18 @@ impl Twin {
 }
 
 /// A connection to the server while an operation is under way.
-struct Connection<'a>(&'a AtomicUsize);
+struct Connection(Arc<Twin>);
 
-impl Drop for Connection<'_> {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.n_connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// One replica's way to the server.
 pub(crate) struct StoreLink {
     twin: Arc<Twin>,
-    name: String,
+    name: Arc<str>,
     rules: watch::Sender<Rules>,
 }
 
@@ -194,11 +197,37 @@ impl StoreLink {
     }
 
     async fn carry_out(&self, op: Op) -> Result<Reply, Error> {
+        let connection = self.twin.connect()?;
+        let journey = Journey {
+            twin: self.twin.clone(),
+            name: self.name.clone(),
+            rules: self.rules.subscribe(),
+            until: Instant::now() + PATIENCE,
+        };
+        let (arrived, reply) = oneshot::channel();
+        let all = async move {
+            // Whoever asked may have given it up.
+            let _ = arrived.send(journey.all(op).await);
+            drop(connection);
+        };
+        self.twin.env.spawner.spawn("store-operation", Box::pin(all));
+        reply.await.unwrap_or_else(|_| Err(unavailable("stopped")))
+    }
+}
+
+/// One operation on its way.
+struct Journey {
+    twin: Arc<Twin>,
+    name: Arc<str>,
+    rules: watch::Receiver<Rules>,
+    until: Instant,
+}
+
+impl Journey {
+    async fn all(&self, op: Op) -> Result<Reply, Error> {
         let twin = &self.twin;
-        let until = Instant::now() + PATIENCE;
         let (name, writes) = (op.name(), writes(&op));
-        let _connection = twin.connect()?;
-        self.pass(Direction::Requests, until).await?;
+        self.pass(Direction::Requests).await?;
         twin.accept(writes)?;
         let print = fingerprint(format!("{op:?}").as_bytes());
         let op = twin.plant.bend(op);
@@ -210,13 +239,13 @@ impl StoreLink {
         let told = fingerprint(format!("{reply:?}").as_bytes());
         twin.log.line(&self.name, format_args!("{name} {print} -> {told}"));
         twin.keep_answer(writes)?;
-        self.pass(Direction::Answers, until).await?;
+        self.pass(Direction::Answers).await?;
         reply
     }
 
     /// Waits until something passes in this direction, and for as long as it takes to pass.
-    async fn pass(&self, direction: Direction, until: Instant) -> Result<(), Error> {
-        let (mut rules, mut health) = (self.rules.subscribe(), self.twin.health.subscribe());
+    async fn pass(&self, direction: Direction) -> Result<(), Error> {
+        let (mut rules, mut health) = (self.rules.clone(), self.twin.health.subscribe());
         let mut pace = Pace::default();
         loop {
             let step = rules.borrow_and_update().step(direction, 0, self.twin.env.mono(), &mut pace);
@@ -235,7 +264,7 @@ impl StoreLink {
                     changed = health.changed() => changed,
                 }
             };
-            match timeout_at(until, changed).await {
+            match timeout_at(self.until, changed).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) | Err(_) => return Err(unavailable("did not answer in time")),
             }
