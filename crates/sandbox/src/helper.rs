@@ -15,6 +15,7 @@ mod keeper;
 mod landlock;
 mod meter;
 mod nursery;
+mod priority;
 mod root;
 mod socket;
 mod sys;

@@ -32,7 +32,7 @@ use super::identity::{INSIDE, Identity};
 use super::init::Outcome;
 use super::keeper::{Pipes, Ran, ended, read_outcome, watch_process};
 use super::root::{DEVICES, LINKS, Plan, WORKSPACE};
-use super::{bare, sys};
+use super::{bare, priority, sys};
 use crate::config::Degradable;
 use crate::wire::{Failure, HELPER_ARGUMENT, INSIDE_ARGUMENT, Raise, Reply, Request, Step};
 
@@ -156,6 +156,8 @@ fn become_bwrap(
 ) -> Result<std::convert::Infallible, Failure> {
     const STEP: &str = "prepare bubblewrap";
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(STEP)?;
+    // What is started there knows nothing of us.
+    priority::stand_in_line();
     let _ = rustix::process::setsid();
     let null = fs::File::open("/dev/null").step(STEP)?;
     sys::become_stdio(&null, 0).step(STEP)?;

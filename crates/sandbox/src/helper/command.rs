@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use evenkeel_core::port::runner::RunnerLimits;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::sys;
+use super::{priority, sys};
 use crate::config::Isolation;
 use crate::wire::Request;
 
@@ -56,6 +56,7 @@ fn prepare(
 ) -> Result<std::convert::Infallible, Refusal> {
     // A session of its own: no terminal, and signals to its group reach nobody else.
     let _ = rustix::process::setsid();
+    priority::stand_in_line();
     sys::reset_signals();
     for (target, fd) in (0..).zip(stdio) {
         sys::become_stdio(fd, target).map_err(|error| refusal("its pipes", &error))?;
@@ -125,7 +126,9 @@ fn limit(limits: &RunnerLimits, memory_bounded: bool) -> rustix::io::Result<()> 
     };
     // At the soft limit comes a signal that says why, one second later one that cannot be ignored.
     set(Resource::Cpu, limits.cpu_s, limits.cpu_s.saturating_add(1))?;
-    set(Resource::Fsize, limits.file_bytes, limits.file_bytes)?;
+    // One file may not be larger than everything together: that much of it the kernel itself bounds.
+    let file_bytes = limits.file_bytes.min(limits.workspace_bytes);
+    set(Resource::Fsize, file_bytes, file_bytes)?;
     set(Resource::Nofile, limits.open_files, limits.open_files)?;
     set(Resource::Core, 0, 0)?;
     set(Resource::Memlock, 64 << 10, 64 << 10)?;

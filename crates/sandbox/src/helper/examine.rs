@@ -208,7 +208,10 @@ fn workspace_size() -> Finding {
     Finding {
         mechanism: "size of the workspace".to_owned(),
         state: State::Enforced,
-        detail: "looked at ten times a second; a command that makes it too large is killed".to_owned(),
+        detail:
+            "one file is bounded by the kernel; many are looked at ten times a second, and a command that \
+                 makes it too large is killed: what it wrote between two looks is there"
+                .to_owned(),
         remedy: String::new(),
         degradable: None,
     }

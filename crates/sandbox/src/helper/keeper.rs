@@ -21,7 +21,7 @@ use super::identity::{Identity, Translations};
 use super::init::{self, Outcome, Task};
 use super::meter::{self, Amount, Meter};
 use super::root::{self, Plan, Sources};
-use super::{bare, bubblewrap, socket, sys};
+use super::{bare, bubblewrap, priority, socket, sys};
 use crate::config::{Degradable, Isolation};
 use crate::wire::{Failure, Raise, Reply, Request, Step, frame};
 
@@ -95,6 +95,7 @@ impl Keeper {
         rustix::process::umask(Mode::from(0o022));
         if let Some(cgroup) = &cgroup {
             cgroup.enter().step("enter the cgroup")?;
+            priority::go_first();
         }
         let plan = Plan::new(&raise.read_only_paths);
         let (filter, translations) = (Filter::new(), Translations::default());

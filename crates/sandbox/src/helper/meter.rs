@@ -5,8 +5,8 @@
 //! keeper looks: every [`INTERVAL_MS`] it asks the file system how much is free, which costs
 //! nothing, and counts the workspace itself only when so much was written anywhere on that file
 //! system that this workspace may have outgrown what it may hold. A command that is found beyond is
-//! killed. What it can write between two looks is bounded by the speed of the disk, and single files
-//! by their own limit.
+//! killed. What it can write between two looks is bounded by the speed of the disk, and a single file
+//! by the kernel, at what the whole workspace may hold or at the file's own limit.
 //!
 //! A workspace that is too large already may be made smaller: only growth is stopped.
 

@@ -1,6 +1,6 @@
 //! The keepers that are ready, and the nursery that makes new ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -30,7 +30,8 @@ pub(super) struct Keepers {
     read_only_paths: Vec<PathBuf>,
     n_warm: usize,
     next_slot: AtomicU32,
-    idle: Mutex<Vec<Keeper>>,
+    /// The one that has waited longest is in front: it has had most time to make its next sandbox.
+    idle: Mutex<VecDeque<Keeper>>,
     nursery: tokio::sync::Mutex<Option<Nursery>>,
 }
 
@@ -55,7 +56,7 @@ impl Keepers {
             read_only_paths: config.read_only_paths.clone(),
             n_warm: config.warm,
             next_slot: AtomicU32::new(0),
-            idle: Mutex::new(Vec::new()),
+            idle: Mutex::default(),
             nursery: tokio::sync::Mutex::new(None),
         })
     }
@@ -90,15 +91,15 @@ impl Keepers {
     pub(super) fn give_back(&self, keeper: Keeper) {
         let mut idle = self.idle();
         if idle.len() < self.n_warm {
-            idle.push(keeper);
+            idle.push_back(keeper);
         }
     }
 
     fn pop(&self) -> Option<Keeper> {
-        self.idle().pop()
+        self.idle().pop_front()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Keeper>> {
+    fn idle(&self) -> MutexGuard<'_, VecDeque<Keeper>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

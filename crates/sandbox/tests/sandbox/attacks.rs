@@ -45,6 +45,8 @@ const ELSEWHERE: &[(u8, &str, &str)] = &[
     (37, include_str!("limits.rs"), "memory_is_bounded"),
     (37, include_str!("limits.rs"), "tmp_and_inodes_are_bounded"),
     (37, include_str!("limits.rs"), "files_have_a_largest_size"),
+    (37, include_str!("limits.rs"), "one_file_never_outgrows_its_workspace"),
+    (37, include_str!("limits.rs"), "a_workspace_holds_what_it_may_and_can_be_made_smaller"),
     (38, include_str!("limits.rs"), "a_flood_costs_no_memory"),
     (38, include_str!("../../../evenkeel/src/output/tests.rs"), "a_text_cannot_drive_the_terminal"),
     (39, include_str!("life.rs"), "what_a_command_leaves_behind_dies_and_delays_nothing"),

@@ -212,6 +212,42 @@ async fn a_workspace_holds_what_it_may_and_can_be_made_smaller() {
     }
 }
 
+/// A keeper goes before its command, which has the priority of the server and cannot take more.
+#[tokio::test]
+async fn a_command_stands_in_line_with_the_server() {
+    let own = rustix::process::getpriority_process(None).unwrap();
+    for place in Place::all() {
+        let host = place.host();
+        let text = host.text("ps -o ni= -p $$ 2>/dev/null || cut -d' ' -f19 /proc/$$/stat").await;
+        assert_eq!(text.trim(), own.to_string(), "{place:?}");
+        assert_eq!(host.text("nice -n -5 true 2>&1 | grep -o denied").await, "denied\n", "{place:?}");
+    }
+}
+
+/// Between two looks at a workspace much can be written, but not into one file: that bound is the kernel's.
+/// The doctor says which part is which.
+#[tokio::test]
+async fn one_file_never_outgrows_its_workspace() {
+    for place in Place::few() {
+        let host = place.host();
+        let exit = host
+            .limited("exec head -c 400000000 /dev/zero >big", |limits| {
+                limits.workspace_bytes = 4 << 20;
+                limits.file_bytes = 1 << 30;
+            })
+            .await;
+        assert!(matches!(exit.limit, Some(LimitHit::FileSize | LimitHit::Workspace)), "{place:?}: {exit:?}");
+        let size = fs::metadata(host.workspace().join("big")).unwrap().size();
+        assert!(size <= 4 << 20, "{place:?}: {size}");
+        let report = host.report();
+        let said = &report.finding("size of the workspace").unwrap().detail;
+        assert!(
+            said.contains("one file is bounded by the kernel") && said.contains("ten times a second"),
+            "{said}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn the_share_of_a_processor_is_bounded_where_a_cgroup_can() {
     let host = Host::start(User::Current);

@@ -159,7 +159,7 @@ fn fuzz_frames_to_a_server() {
         }
         let n_bytes: usize = lines.iter().map(String::len).sum();
         // The list of tools is the longest answer to a short question.
-        prop_assert!(n_bytes <= 64 << 10 | bytes.len() * 1_000, "{n_bytes} bytes to {}", bytes.len());
+        prop_assert!(n_bytes <= (64 << 10) + bytes.len() * 1_000, "{n_bytes} bytes to {}", bytes.len());
         let is_alive = lines.iter().any(|line| line.contains("\"id\":\"last\""));
         prop_assert!(is_alive, "it does not answer any more: {lines:?}");
         let beside = std::fs::read_dir(dir.path()).unwrap().count();
