@@ -32,6 +32,7 @@ pub trait Net: Send + Sync {
 }
 
 /// What arrives at a listener.
+#[expect(clippy::large_enum_variant, reason = "it lives for a moment, on its way to the task that serves it")]
 pub enum Accepted {
     /// A connection.
     Connection(Box<dyn Stream>),

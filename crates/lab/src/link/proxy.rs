@@ -165,7 +165,7 @@ impl Passage {
             answer = asking => answer?,
         };
         let (head, body) = answer.into_parts();
-        let to = ToCall::Waiting(Some((call, head)));
+        let to = ToCall::Waiting(Some(Box::new((call, head))));
         self.way(Direction::Answers).pass(FromCall::new(body), to).await
     }
 

@@ -174,7 +174,7 @@ impl Source for FromCall {
 
 /// A call that is answered: the first bytes stand for its head.
 pub(super) enum ToCall {
-    Waiting(Option<(Call, Parts)>),
+    Waiting(Option<Box<(Call, Parts)>>),
     Began(Option<Answer>),
 }
 
@@ -182,7 +182,7 @@ impl Sink for ToCall {
     async fn write(&mut self, bytes: Bytes) -> io::Result<()> {
         match self {
             Self::Waiting(waiting) => {
-                let answer = waiting.take().and_then(|(call, head)| call.begin(head));
+                let answer = waiting.take().map(|waiting| *waiting).and_then(|(call, head)| call.begin(head));
                 let answer = answer.ok_or(io::ErrorKind::BrokenPipe)?;
                 *self = Self::Began(Some(answer));
                 Ok(())
@@ -203,7 +203,7 @@ impl Sink for ToCall {
 
     async fn left(&mut self) {
         match self {
-            Self::Waiting(Some((call, _))) => call.left().await,
+            Self::Waiting(Some(waiting)) => waiting.0.left().await,
             Self::Began(Some(answer)) => answer.left().await,
             Self::Waiting(None) | Self::Began(None) => {}
         }
