@@ -57,6 +57,11 @@ pub enum Door {
 }
 
 impl Chat {
+    /// Whether a message may end the turn that is under way.
+    pub(crate) fn lets_messages_end_turns(&self) -> bool {
+        ["interrupt", "rollback", "latest"].contains(&self.busy_policy.as_str())
+    }
+
     /// What makes no sense, in words.
     pub(super) fn problem(&self) -> Option<String> {
         let shares = [

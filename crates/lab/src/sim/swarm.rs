@@ -31,8 +31,8 @@ pub(crate) enum Edition {
     /// Faults of providers, processes and links; a store that is slow or restarts.
     #[cfg_attr(not(test), expect(dead_code, reason = "only tests go back to what old seeds found"))]
     First,
-    /// Also a store in trouble, wrong clocks, two replicas at once, an outage that comes and goes, and
-    /// every provider.
+    /// Also a store in trouble, wrong clocks, two replicas at once, links that are held one after the
+    /// other, outages that come and go or are long, every provider, and every busy policy but `merge`.
     Second,
 }
 
@@ -84,6 +84,11 @@ pub(crate) fn draw_of(edition: Edition, seed: u64) -> Scenario {
         },
     };
     if edition >= Edition::Second {
+        if dice.comes(0.3) {
+            // Not `merge`: one reply to several turns names only the last of them.
+            let policies = ["reject", "interrupt", "rollback", "steer", "latest"];
+            policies[dice.number(policies.len()) - 1].clone_into(&mut scenario.chat.busy_policy);
+        }
         scenario.traffic.settle_s += one_after_the_other_s(&scenario);
     }
     // What was aimed at a provider that was not drawn afterwards breaks nothing.
@@ -191,7 +196,7 @@ fn faults(dice: &Dice, topology: &Topology, load_s: f64) -> Vec<PlannedFault> {
     let (at_s, for_s) = (dice.between(0.5, load_s), dice.between(0.5, 12.0));
     let n = dice.number(topology.replicas);
     let one = |target, action| vec![PlannedFault { at_s, for_s, repeat: None, target, action }];
-    match dice.below(14) {
+    match dice.below(15) {
         0 | 1 => one(Target::Store, Action::Trouble(trouble(dice))),
         2 => {
             let by_s = dice.between(1.0, 900.0) * if dice.comes(0.5) { 1.0 } else { -1.0 };
@@ -212,19 +217,35 @@ fn faults(dice: &Dice, topology: &Topology, load_s: f64) -> Vec<PlannedFault> {
         5 => one(any_provider(dice), Action::Provider(of_model(dice))),
         6 => {
             let action = Action::Provider(of_provider(dice));
+            // Sometimes for as long as an outage takes that makes it into the news.
+            let for_s = if dice.comes(0.3) { for_s * 10.0 } else { for_s };
             let names = ["primary", "secondary"].map(|name| Target::Provider(name.to_owned()));
-            names.into_iter().flat_map(|target| one(target, action.clone())).collect()
+            let of = |target| PlannedFault { at_s, for_s, repeat: None, target, action: action.clone() };
+            names.into_iter().map(of).collect()
         }
         7 | 8 => match of_link(dice, topology, n) {
             Some(link) => one(Target::Link(link), Action::Link(on_link(dice))),
             None => Vec::new(),
         },
+        9 if topology.store == StoreKind::Postgres => swizzle(dice, topology, at_s),
         _ => fault(dice, topology, load_s).into_iter().collect(),
     }
 }
 
 fn any_provider(dice: &Dice) -> Target {
     Target::Provider(if dice.comes(0.6) { "primary" } else { "secondary" }.to_owned())
+}
+
+/// The links of the replicas to their store are held one after the other, and let go in another order.
+fn swizzle(dice: &Dice, topology: &Topology, at_s: f64) -> Vec<PlannedFault> {
+    let fault = |n| PlannedFault {
+        at_s: at_s + dice.between(0.0, 3.0),
+        for_s: dice.between(1.0, 9.0),
+        repeat: None,
+        target: Target::Link(Link::Store(Some(n))),
+        action: Action::Link(link::Fault::Hold {}),
+    };
+    (1..=topology.replicas).map(fault).collect()
 }
 
 /// Two replicas that die or fall silent in the same moment.

@@ -9,9 +9,9 @@ use evenkeel_env::Env;
 
 use super::swarm::Edition;
 use super::{Depth, Plant, Trace, run_here, swarm};
-use crate::check;
+use crate::check::{self, Entry};
 use crate::live::{Measured, Plan, Progress, Sample};
-use crate::scenario::{self, Scenario, StoreChoice, StoreKind, Topology};
+use crate::scenario::{self, Door, Scenario, StoreChoice, StoreKind, Topology};
 
 struct Silent;
 
@@ -156,6 +156,29 @@ fn a_store_in_trouble_and_wrong_clocks_lose_nothing() {
         let broke =
             trace.lines.iter().any(|line| line.contains(" clock set by ") || line.contains("store healed"));
         assert!(broke, "{target} {keys} left no trace");
+    }
+}
+
+/// A turn that another message ended, or that is answered with that message, has an answer without its
+/// own reply: its client asks the door how it ended.
+#[test]
+fn what_a_busy_policy_does_to_a_turn_is_what_its_client_is_told() {
+    for (policy, door) in [
+        ("interrupt", Door::Stream),
+        ("rollback", Door::Stream),
+        ("rollback", Door::Wait),
+        ("latest", Door::Wait),
+    ] {
+        let mut scenario = broken_for_3_s("replica:1", "kind = 'kill'");
+        policy.clone_into(&mut scenario.chat.busy_policy);
+        (scenario.chat.door, scenario.chat.burst) = (door, 2);
+        let (measured, _) = run(&scenario, 1, Plant::Nothing);
+        let found = check::history(&measured.history);
+        assert!(found.violations.is_empty(), "{policy} {door:?}: {:?}", found.violations);
+        assert!(found.counts.completed > 30, "{policy} {door:?}: {:?}", found.counts);
+        let told = |entry: &&Entry| matches!(entry, Entry::Ok { .. });
+        let n_told = measured.history.entries.iter().filter(told).count() as u64;
+        assert!(n_told >= found.counts.submitted, "{policy} {door:?}: a client is still waiting");
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Client {
 enum Trouble {
     /// The server refused the turn for good.
     Refused(u16, String),
+    /// It was accepted, and a later message has undone it: there is no such run any more.
+    Undone,
     /// What became of it is not known; ask again after this time.
     Unknown(String, Duration),
 }
@@ -119,6 +121,10 @@ impl Client {
                 Err(Trouble::Refused(code, text)) => {
                     let task = self.turn;
                     return self.recorder.add(|t| Entry::Fail { task, code, text, t });
+                }
+                Err(Trouble::Undone) => {
+                    let end = End { status: "interrupted".to_owned(), reply: None, streamed: None };
+                    return self.told(&known, end);
                 }
                 Err(Trouble::Unknown(why, again)) => {
                     self.recorder.add(|t| Entry::Info { task: self.turn, why, t });
@@ -226,6 +232,9 @@ impl Client {
         if creates && status < 500 && status != 429 {
             return Err(Trouble::Refused(status, text));
         }
+        if !creates && status == 404 && self.doors.chat.busy_policy == "rollback" {
+            return Err(Trouble::Undone);
+        }
         Err(Trouble::Unknown(format!("{status}: {text}"), after))
     }
 
@@ -235,17 +244,19 @@ impl Client {
         let answer: Value =
             serde_json::from_slice(&bytes).map_err(|error| unknown(format!("not JSON: {error}")))?;
         if answer.get("__error__").is_some() {
-            return self.unhappy(known).await;
+            return self.how_it_ended(known).await;
         }
         let messages = answer["messages"].as_array().into_iter().flatten().rev();
         let own = messages.filter(|message| message["type"] == "ai").find_map(|message| {
             message["content"].as_str().filter(|text| chat::answered_by(text) == Some(self.turn))
         });
-        Ok(End { status: "success".to_owned(), reply: own.map(str::to_owned), streamed: None })
+        let Some(own) = own else { return self.how_it_ended(known).await };
+        Ok(End { status: "success".to_owned(), reply: Some(own.to_owned()), streamed: None })
     }
 
-    /// A run that did not succeed: the door has a word for how it ended.
-    async fn unhappy(&self, known: &Known) -> Result<End, Trouble> {
+    /// A run whose answer is no reply: it failed, or another message ended it, or its own message was
+    /// answered elsewhere. The door has a word for how it ended.
+    async fn how_it_ended(&self, known: &Known) -> Result<End, Trouble> {
         let run = known.run.as_deref().unwrap_or_default();
         let request = Request::get(format!("{}/threads/{}/runs/{run}", self.base(known), self.thread));
         let request = request.body(Bytes::new()).expect("paths of the lab are valid");
@@ -254,7 +265,7 @@ impl Client {
             serde_json::from_slice(&bytes).map_err(|error| unknown(format!("not JSON: {error}")))?;
         let status = run["status"].as_str().unwrap_or_default().to_owned();
         if ["pending", "running"].contains(&status.as_str()) {
-            return Err(unknown("An answer with an error, and the run goes on."));
+            return Err(unknown("An answer without a reply, and the run goes on."));
         }
         Ok(End { status, reply: None, streamed: None })
     }
@@ -280,9 +291,18 @@ impl Client {
                 }
                 match event.name.as_str() {
                     "messages" => known.pieces.take(&data[0]),
-                    "error" => return self.unhappy(known).await,
+                    "error" => return self.how_it_ended(known).await,
                     "end" => {
                         let text = std::mem::take(&mut known.pieces.text);
+                        let is_own = chat::answered_by(&text) == Some(self.turn);
+                        // The end of a stream does not say whether another message ended the turn in
+                        // its last moment, when all of its reply had been shown.
+                        if !is_own || self.doors.chat.lets_messages_end_turns() {
+                            let end = self.how_it_ended(known).await?;
+                            if !is_own || end.status != "success" {
+                                return Ok(end);
+                            }
+                        }
                         let (reply, streamed) = (Some(text.clone()), Some(text));
                         return Ok(End { status: "success".to_owned(), reply, streamed });
                     }
