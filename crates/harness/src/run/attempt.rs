@@ -117,7 +117,10 @@ impl Driver {
     fn replied(&mut self, reply: ModelReply, watch: &Watch) {
         let ModelReply { message, finish, attempts, .. } = reply;
         match self.checked(message) {
-            Ok(message) => self.journal.stage(EventBody::AssistantMessage { message, attempts, finish }),
+            Ok(message) => {
+                let attempts = self.numbered(attempts);
+                self.journal.stage(EventBody::AssistantMessage { message, attempts, finish });
+            }
             Err(fault) => {
                 watch.reset(fault);
                 self.stage_attempts(attempts);
@@ -165,8 +168,16 @@ impl Driver {
 
     pub(crate) fn stage_attempts(&mut self, attempts: Vec<Attempt>) {
         if !attempts.is_empty() {
+            let attempts = self.numbered(attempts);
             self.journal.stage(EventBody::ModelAttempts { attempts });
         }
+    }
+
+    /// The attempts with numbers that no other of the step has.
+    fn numbered(&self, mut attempts: Vec<Attempt>) -> Vec<Attempt> {
+        let n_before = self.journal.view.n_attempts_before;
+        attempts.iter_mut().for_each(|attempt| attempt.attempt = attempt.attempt.saturating_add(n_before));
+        attempts
     }
 
     /// Parks the run, or fails it where parking is off or over.

@@ -144,6 +144,9 @@ pub(crate) struct View {
     pub(crate) n_malformed: u32,
     /// Model attempts in this step that gave no reply.
     pub(crate) prior_attempts: u32,
+    /// Attempts in this step before what it asks was changed: they count no more against its limit,
+    /// but their numbers are taken. A span of a trace is named by the number of its attempt.
+    pub(crate) n_attempts_before: u32,
     /// Since when this step waits for the model.
     pub(crate) parked_since: Option<Wall>,
     /// Compactions since the last model call.
@@ -240,6 +243,7 @@ impl View {
             streak: None,
             n_malformed: 0,
             prior_attempts: 0,
+            n_attempts_before: 0,
             parked_since: None,
             n_compacted: 0,
             n_too_long: 0,
@@ -358,7 +362,7 @@ impl View {
             EventBody::Checkpoint { snapshot } => self.checkpointed(step, snapshot.clone()),
             EventBody::Compacted { .. } => {
                 self.n_compacted += 1;
-                self.prior_attempts = 0;
+                self.asks_anew();
                 self.too_long = false;
             }
             EventBody::Parked { on: WaitReason::Model, .. } => {
@@ -476,8 +480,14 @@ impl View {
         self.step = step + 1;
         self.open = None;
         self.answer = None;
-        self.prior_attempts = 0;
+        (self.prior_attempts, self.n_attempts_before) = (0, 0);
         self.parked_since = None;
+    }
+
+    /// What the step asks is another question from now on, with all its attempts before it.
+    fn asks_anew(&mut self) {
+        self.n_attempts_before = self.n_attempts_before.saturating_add(self.prior_attempts);
+        self.prior_attempts = 0;
     }
 
     fn noted(&mut self, kind: &str) {
@@ -490,7 +500,7 @@ impl View {
             }
             NOTE_COMPACTION_FAILED => {
                 self.n_compaction_failed += 1;
-                self.prior_attempts = 0;
+                self.asks_anew();
             }
             NOTE_COMPACTION_EXHAUSTED => self.compaction_exhausted = true,
             NOTE_STEERED => self.n_steered = 0,

@@ -187,3 +187,31 @@ fn a_chat_of_many_turns_keeps_the_newest_and_each_turn_is_answered() {
         bench.assert_sound(thread).await;
     });
 }
+
+/// A span of a trace is named by the step and the number of the attempt: two attempts with one number
+/// were one span.
+#[test]
+fn attempts_before_and_after_a_compaction_have_numbers_of_their_own() {
+    let refused = std::sync::atomic::AtomicBool::new(false);
+    let played = play("the request", move |request| {
+        let is_first = |request: &ModelRequest| request.step == 4 && !is_compaction(request);
+        if is_first(request) && !refused.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            return Say::TooLong;
+        }
+        reads(request, 6)
+    });
+    assert_eq!(end_of(&played.run), "completed  done");
+    assert!(!played.compactions().is_empty());
+    let of_step = played.events.iter().filter(|event| event.step == 4);
+    let numbers: Vec<u32> = of_step
+        .flat_map(|event| match &event.body {
+            EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } => {
+                attempts.clone()
+            }
+            _ => Vec::new(),
+        })
+        .map(|attempt| attempt.attempt)
+        .collect();
+    assert!(numbers.len() > 1, "{numbers:?}");
+    assert!((1..).zip(&numbers).all(|(number, found)| number == *found), "{numbers:?}");
+}

@@ -1,6 +1,6 @@
 //! One bench for all tests: a store, a world, and harnesses over both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -246,8 +246,8 @@ impl Bench {
         self.client().list_runs(request).await.unwrap()
     }
 
-    /// What must hold of a thread whatever happened: dense, paired, each effect settled once, and
-    /// nothing after the end of a run.
+    /// What must hold of a thread whatever happened: dense, paired, each effect settled once, each
+    /// attempt with a number of its own in its step, and nothing after the end of a run.
     pub(crate) async fn assert_sound(&self, thread: ThreadId) {
         let events = self.events(thread).await;
         for (idx, event) in events.iter().enumerate() {
@@ -256,9 +256,16 @@ impl Bench {
         let mut intents = BTreeMap::<_, u32>::new();
         let mut results = BTreeMap::<_, u32>::new();
         let mut ended = Vec::new();
+        let mut numbers = BTreeSet::new();
         for event in &events {
             assert!(!ended.contains(&event.run), "event after the end: {event:?}");
             match &event.body {
+                EventBody::AssistantMessage { attempts, .. } | EventBody::ModelAttempts { attempts } => {
+                    for attempt in attempts {
+                        let number = (event.run, event.step, attempt.attempt);
+                        assert!(numbers.insert(number), "two attempts with one number: {event:?}");
+                    }
+                }
                 EventBody::EffectIntended(intent) => *intents.entry(intent.effect.clone()).or_default() += 1,
                 EventBody::EffectSettled(result) => *results.entry(result.effect.clone()).or_default() += 1,
                 EventBody::RunEnded { .. } => ended.push(event.run),
