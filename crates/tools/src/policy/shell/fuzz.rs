@@ -233,6 +233,9 @@ fn planted() -> impl Strategy<Value = Planted> {
             if around == "QUOTED" {
                 return Planted { text: format!("sh -c '{}'", a.text.replace('\'', "'\\''")), ..a };
             }
+            // A backtick inside of backticks ends them.
+            let is_ended = around.contains('`') && a.text.contains(['`', '\\']);
+            let around = if is_ended { "echo $(A)\nB" } else { around };
             let has_both = around.contains('B');
             // In two steps: what is put in may hold the letters itself.
             let (before, after) = around.split_once('A').unwrap_or((around, ""));
