@@ -246,6 +246,8 @@ struct Watch {
     thread: ThreadId,
     run: RunId,
     step: u32,
+    /// Attempts of the step that the call under way does not count.
+    n_before: u32,
     state: Mutex<Partial>,
 }
 
@@ -263,6 +265,7 @@ impl Watch {
             thread: driver.journal.fence.thread,
             run: driver.journal.fence.run,
             step: driver.journal.view.step,
+            n_before: driver.journal.view.n_attempts_before,
             state: Mutex::default(),
         }
     }
@@ -290,6 +293,8 @@ impl Watch {
 
 impl Progress for Watch {
     fn piece(&self, attempt: u32, piece: Provisional) {
+        // Pieces have the number under which their attempt is stored: clients join both by it.
+        let attempt = attempt.saturating_add(self.n_before);
         self.with(|partial| {
             if partial.attempt != attempt {
                 *partial = Partial { attempt, ..Partial::default() };

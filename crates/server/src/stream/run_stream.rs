@@ -116,6 +116,10 @@ struct RunStream {
     follow: Follow,
     view: Option<ThreadView>,
     making: Making,
+    /// An attempt that was taken back after pieces of it were shown. A claim that makes it anew gives it
+    /// the same number, and pieces of one id are added to each other: nothing more of it is passed on
+    /// until the message is committed, which then comes whole.
+    void: Option<(RunId, u32, u32)>,
     /// The newest step of which the reply is committed, and its run; later pieces of it are void.
     replied: Option<(RunId, u32)>,
     /// The run whose modes are known, for a thread's stream.
@@ -138,6 +142,7 @@ pub(crate) fn body(hub: &Arc<Hub>, store: StoreClient, start: StreamStart, heart
         follow,
         view: None,
         making: Making::default(),
+        void: None,
         replied: None,
         asked: None,
         out: BytesMut::new(),
@@ -293,8 +298,7 @@ impl RunStream {
     }
 
     async fn piece(&mut self, piece: &Piece) {
-        let is_void = self.replied.is_some_and(|(run, step)| run == piece.run && piece.step <= step);
-        if !self.concerns(piece.run) || is_void {
+        if !self.concerns(piece.run) || self.is_void(piece) {
             return;
         }
         // A piece is not stored: one that cannot be shown is left out.
@@ -321,6 +325,11 @@ impl RunStream {
             }
         };
         self.show_piece(piece, &id, &chunk, modes);
+    }
+
+    fn is_void(&self, piece: &Piece) -> bool {
+        self.replied.is_some_and(|(run, step)| run == piece.run && piece.step <= step)
+            || self.void == Some((piece.run, piece.step, piece.attempt))
     }
 
     /// A piece in every form that the client wants. None of them is stored, so none has an id.
@@ -353,7 +362,10 @@ impl RunStream {
     }
 
     fn reset(&mut self, piece: &Piece, reason: &str, modes: Modes) {
-        self.making = Making::default();
+        let shown = !std::mem::take(&mut self.making).text.is_empty();
+        if shown {
+            self.void = Some((piece.run, piece.step, piece.attempt));
+        }
         if modes.custom {
             let data = json!({
                 "type": "attempt_reset",

@@ -240,6 +240,35 @@ async fn pieces_of_a_void_attempt_are_taken_back_and_nothing_is_told_twice() {
     assert_eq!(rest[1].data, json!({ "status": "error" }));
 }
 
+/// A claim that makes a reply anew counts its attempts from one again, and clients add pieces of one id
+/// to each other: the second text would be joined to the void first one.
+#[tokio::test]
+async fn an_attempt_that_a_later_claim_makes_anew_is_shown_whole_and_not_in_pieces() {
+    let world = World::new().await;
+    let thread = world.thread().await;
+    let run = world.run(&thread, "hi").await;
+    let player = world.player().await;
+    let path = format!("/threads/{thread}/runs/{run}/stream?stream_mode=messages-tuple,custom");
+    let mut stream = world.stream(&path, &[("last-event-id", "-1")]).await;
+    assert_eq!(stream.next().await.unwrap().event, "metadata");
+    player.piece(1, 1, said(0, "Hel"));
+    let void = stream.next().await.unwrap();
+    assert_eq!((&void.data[0]["type"], &void.data[0]["content"]), (&json!("AIMessageChunk"), &json!("Hel")));
+    player.piece(1, 1, Provisional::Reset { reason: "the claim is lost".into() });
+    assert_eq!(stream.next().await.unwrap().data["type"], "attempt_reset");
+    player.piece(1, 1, said(0, "Hel"));
+    player.piece(1, 1, said(3, "lo"));
+    assert_eq!(stream.next_raw().await.unwrap(), ": heartbeat\r\n\r\n", "nothing of it is shown");
+    player.finish(1, "Hello").await;
+    let all = stream.all().await;
+    let shown: Vec<_> = all
+        .iter()
+        .filter(|got| got.event == "messages")
+        .map(|got| (got.data[0]["type"].as_str().unwrap(), got.data[0]["content"].as_str().unwrap()))
+        .collect();
+    assert_eq!(shown, [("ai", "Hello")]);
+}
+
 /// Whoever comes in the middle of a reply may have its beginning from an earlier connection, or
 /// nothing: the end of the text alone is worth nothing to either, and the whole of it under the same
 /// id would be added to what the first one has.

@@ -9,7 +9,7 @@ use evenkeel_core::journal::Event;
 use evenkeel_core::run::Run as StoredRun;
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::check::Entry;
 use crate::live::Run;
@@ -18,15 +18,14 @@ use crate::live::harvest::{here, typed};
 
 const PAGE: usize = 1_000;
 const N_READ_AT_ONCE: usize = 8;
-const SERVES_WITHIN: Duration = Duration::from_secs(20);
+/// When everything has healed, a replica serves within this time.
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Reads everything into the history.
 pub(in crate::live) async fn all(run: &Run) -> anyhow::Result<()> {
     for (name, door) in run.fleet.replica_doors() {
-        let trouble = match timeout(SERVES_WITHIN, one_more(run, &door)).await {
-            Ok(answer) => answer.err(),
-            Err(_) => Some("There was no answer in time.".to_owned()),
-        };
+        let trouble = serves(run, &door).await.err();
         run.recorder.add(|_| Entry::Tail { replica: name, trouble });
     }
     let door = run.fleet.door();
@@ -44,6 +43,23 @@ pub(in crate::live) async fn all(run: &Run) -> anyhow::Result<()> {
     let read = stream::iter(threads).map(|thread| one(run, &door, thread)).buffer_unordered(N_READ_AT_ONCE);
     let read: Vec<anyhow::Result<()>> = read.collect().await;
     read.into_iter().collect()
+}
+
+/// Asks until a turn succeeds. Directly after an outage a replica may still wait for its next probe of
+/// a provider, and says so.
+async fn serves(run: &Run, door: &Door) -> Result<(), String> {
+    let until = Instant::now() + SERVES_WITHIN;
+    let mut trouble = "There was no answer in time.".to_owned();
+    while let Ok(answer) = timeout_at(until, one_more(run, door)).await {
+        match answer {
+            Ok(()) => return Ok(()),
+            Err(words) => trouble = words,
+        }
+        if timeout_at(until, sleep(AGAIN_AFTER)).await.is_err() {
+            break;
+        }
+    }
+    Err(trouble)
 }
 
 /// A turn on a thread of its own.
