@@ -61,7 +61,7 @@ pub enum Depth {
     #[default]
     Http,
     /// Requests and the pieces of their answers are handed over as they are: the same handlers,
-    /// without HTTP's codec and connections. Several times as fast.
+    /// without HTTP's codec and connections. It takes about a quarter less time.
     Direct,
 }
 
