@@ -40,7 +40,7 @@ use evenkeel_core::thread::Thread;
 use evenkeel_core::{Mono, Wall};
 
 pub use guard::Guards;
-pub(crate) use read::{is_read, read};
+pub(crate) use read::read;
 
 use crate::record::{Replicas, RunRow, ThreadRow};
 use crate::rows::{Rowed, Rows};

@@ -284,7 +284,7 @@ impl PostgresStore {
                 Some(reply) => Ok(reply),
                 None => self.read(&op, until).await,
             },
-            op if decide::is_read(&op) => self.read(&op, until).await,
+            op if op.is_read() => self.read(&op, until).await,
             Op::ClaimReady(_) | Op::Wake(_) | Op::Steal(_) | Op::Expire(_) => self.scan(op, until).await,
             Op::Heartbeat(beat) => self.heartbeat(&beat, until).await.map(Reply::Heartbeat),
             Op::Leave(replica) => {

@@ -45,7 +45,7 @@ use tokio::time::Instant;
 pub use stats::{OperationStats, StoreStats};
 
 use crate::Guards;
-use crate::decide::{self, Now};
+use crate::decide::Now;
 use crate::rows::{Fault, Rowed, Rows as _};
 use fault::faulty;
 use queue::{Answer, Job, Queue};
@@ -221,7 +221,7 @@ impl Store for SqliteStore {
             }
             // The clock is read where the caller is: a paused clock exists only on its thread.
             let now = Now { wall: self.env.wall(), mono: self.env.mono() };
-            let queue = if decide::is_read(&op) { &self.shared.reads } else { &self.shared.writes };
+            let queue = if op.is_read() { &self.shared.reads } else { &self.shared.writes };
             let answer = queue.push(op, now).await.map_err(|_| self.shared.ended())?;
             answer.await.unwrap_or_else(|_| Err(self.shared.ended()))
         })

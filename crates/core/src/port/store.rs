@@ -481,6 +481,30 @@ macro_rules! operations {
     };
 }
 
+impl Op {
+    /// Whether it only reads: it changes nothing, and may be asked again at will.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(
+            self,
+            Self::GetThread(_)
+                | Self::ListThreads(_)
+                | Self::CountThreads(_)
+                | Self::GetRun(_)
+                | Self::ListRuns(_)
+                | Self::ReadEvents(_)
+                | Self::ReadTails(_)
+                | Self::ReadEffects(_)
+                | Self::GetBlob(_)
+                | Self::FindKey(_)
+                | Self::ListKeys(())
+                | Self::Counts(())
+                | Self::CountParked(())
+                | Self::ListHeld(_)
+        )
+    }
+}
+
 /// Any engine behind typed methods, one for each operation.
 #[derive(Clone)]
 pub struct StoreClient(pub Arc<dyn Store>);

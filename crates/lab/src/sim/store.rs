@@ -226,7 +226,7 @@ struct Journey {
 impl Journey {
     async fn all(&self, op: Op) -> Result<Reply, Error> {
         let twin = &self.twin;
-        let (name, writes) = (op.name(), writes(&op));
+        let (name, writes) = (op.name(), !op.is_read());
         self.pass(Direction::Requests).await?;
         twin.accept(writes)?;
         let print = fingerprint(format!("{op:?}").as_bytes());
@@ -270,27 +270,6 @@ impl Journey {
             }
         }
     }
-}
-
-/// Whether an operation may change what is stored.
-fn writes(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::ListThreads(_)
-            | Op::CountThreads(_)
-            | Op::GetThread(_)
-            | Op::GetRun(_)
-            | Op::ListRuns(_)
-            | Op::ReadEvents(_)
-            | Op::ReadTails(_)
-            | Op::ReadEffects(_)
-            | Op::GetBlob(_)
-            | Op::FindKey(_)
-            | Op::ListKeys(_)
-            | Op::ListHeld(_)
-            | Op::Counts(_)
-            | Op::CountParked(_)
-    )
 }
 
 fn unavailable(what: &str) -> Error {

@@ -18,27 +18,6 @@ const STATES: [RunState; 8] = [
     RunState::Expired,
 ];
 
-/// Whether [`read`] answers this operation.
-pub(crate) fn is_read(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::GetThread(_)
-            | Op::ListThreads(_)
-            | Op::CountThreads(_)
-            | Op::GetRun(_)
-            | Op::ListRuns(_)
-            | Op::ReadEvents(_)
-            | Op::ReadTails(_)
-            | Op::ReadEffects(_)
-            | Op::GetBlob(_)
-            | Op::FindKey(_)
-            | Op::ListKeys(())
-            | Op::Counts(())
-            | Op::CountParked(())
-            | Op::ListHeld(_)
-    )
-}
-
 /// Answers a read. `n_fenced` of the counts is the engine's to fill in: it keeps that number.
 pub(crate) fn read(rows: &mut dyn Rows, op: &Op) -> Rowed<Reply> {
     Ok(match op {
