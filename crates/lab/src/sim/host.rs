@@ -176,6 +176,8 @@ impl Host for SimHost {
 
     fn drain(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            // Its port is taken until it has ended: whoever starts it again waits for that.
+            let _one_at_a_time = self.starting.lock().await;
             let Some(Up { group, running }) = self.state().up.take() else { return };
             self.world.log.line(&self.name, format_args!("drains"));
             if tokio::time::timeout(END_WITHIN, running.shutdown()).await.is_err() {
