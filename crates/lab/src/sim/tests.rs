@@ -111,12 +111,19 @@ fn drawn_scenarios_are_the_same_twice() {
 /// after the store was fast again. Of the second edition: a client that took the whole stream of a turn
 /// for its success, although the turn was undone in its last moment (16); a reply that a later claim
 /// made anew under the number of the void one (255, without HTTP); a turn that was asked between
-/// an outage and the next probe (253, without HTTP); and a replica that was started again while it
-/// drained (877, without HTTP).
+/// an outage and the next probe (253, without HTTP); a replica that was started again while it
+/// drained (877, without HTTP); and a turn that was ended when all of its reply was there (763, without
+/// HTTP).
 #[test]
 fn what_seeds_have_found_stays_mended() {
     let first = [16, 37, 48, 102, 103].map(|seed| (Edition::First, Depth::Http, seed));
-    let second = [(Depth::Http, 16), (Depth::Direct, 253), (Depth::Direct, 255), (Depth::Direct, 877)];
+    let second = [
+        (Depth::Http, 16),
+        (Depth::Direct, 253),
+        (Depth::Direct, 255),
+        (Depth::Direct, 763),
+        (Depth::Direct, 877),
+    ];
     let second = second.map(|(depth, seed)| (Edition::Second, depth, seed));
     for (edition, depth, seed) in first.into_iter().chain(second) {
         let scenario = swarm::draw_of(edition, seed);

@@ -251,6 +251,13 @@ impl Client {
             message["content"].as_str().filter(|text| chat::answered_by(text) == Some(self.turn))
         });
         let Some(own) = own else { return self.how_it_ended(known).await };
+        // Nor do the thread's values: a turn that was ended in its last moment keeps the text it had.
+        if self.doors.chat.lets_messages_end_turns() {
+            let end = self.how_it_ended(known).await?;
+            if end.status != "success" {
+                return Ok(end);
+            }
+        }
         Ok(End { status: "success".to_owned(), reply: Some(own.to_owned()), streamed: None })
     }
 
