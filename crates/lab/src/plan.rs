@@ -23,7 +23,6 @@ mod verify;
 mod work;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -34,11 +33,10 @@ use serde::Serialize;
 
 use crate::live::usage::Reading;
 use crate::live::{self, Measured};
-use crate::report::terminal::Line;
 use crate::report::{How, Latency, Report};
-use crate::run::{Folder, Mode};
-use crate::scenario::{self, Protect, Scenario, StoreChoice};
-use crate::sim::{self, Depth, Plant};
+use crate::run::{Folder, Mode, simulated};
+use crate::scenario::{self, Protect, Scenario};
+use crate::sim;
 use crate::task;
 use capacity::Capacity;
 use effect::Effect;
@@ -244,21 +242,7 @@ async fn measure(
 ) -> anyhow::Result<Run> {
     let folder = Folder::temporary(Mode::Virtual)?;
     let (seed, replicas, protect) = (question.seed, question.replicas, Protect::Full);
-    let progress = Line::new(scenario, protect, false, true);
-    let plan = live::Plan {
-        scenario: scenario.clone(),
-        seed,
-        protect,
-        replicas,
-        store: StoreChoice::Own(scenario.topology.store),
-        program: PathBuf::new(),
-        root: folder.path(),
-        depth: Depth::Http,
-        world: None,
-        plant: Plant::default(),
-        readings,
-        progress: Arc::new(progress),
-    };
+    let plan = live::Plan { protect, replicas, readings, ..simulated(scenario, seed, folder.path()) };
     let began = env.mono();
     let (mut measured, trace): (Measured, _) = sim::run(env, plan, false).await?;
     let wall_s = env.mono().since(began).as_secs_f64();

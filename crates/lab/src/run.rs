@@ -193,23 +193,28 @@ pub(crate) fn virtual_here(name: &str, seed: u64, depth: Depth, load: Option<f64
 fn once_here(scenario: &Scenario, seed: u64, depth: Depth, base_s: Option<f64>) -> anyhow::Result<Report> {
     let folder = Folder::temporary(Mode::Virtual)?;
     let (protect, replicas) = (scenario.protect, scenario.topology.replicas);
-    let plan = Plan {
-        scenario: scenario.clone(),
-        seed,
-        protect,
-        replicas,
-        store: StoreChoice::Own(scenario.topology.store),
-        program: PathBuf::new(),
-        root: folder.path(),
-        depth,
-        world: None,
-        plant: Plant::default(),
-        readings: Vec::new(),
-        progress: Arc::new(terminal::Line::new(scenario, protect, false, true)),
-    };
+    let plan = Plan { depth, ..simulated(scenario, seed, folder.path()) };
     let (measured, trace) = sim::run_here(plan, false)?;
     let how = How { seed, protect, store: "memory", replicas, wall_s: 0.0, base_s, trace: Some(trace) };
     Ok(Report::new(scenario, &how, measured))
+}
+
+/// A virtual run of a scenario as its file says it, of which nobody is told how far it is.
+pub(crate) fn simulated(scenario: &Scenario, seed: u64, root: PathBuf) -> Plan {
+    Plan {
+        scenario: scenario.clone(),
+        seed,
+        protect: scenario.protect,
+        replicas: scenario.topology.replicas,
+        store: StoreChoice::Own(scenario.topology.store),
+        program: PathBuf::new(),
+        root,
+        depth: Depth::default(),
+        world: None,
+        plant: Plant::default(),
+        readings: Vec::new(),
+        progress: Arc::new(terminal::Line::new(scenario, scenario.protect, false, true)),
+    }
 }
 
 async fn write(options: &RunOptions, report: &Report, beside: Option<&Report>) -> anyhow::Result<()> {
