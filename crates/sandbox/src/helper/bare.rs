@@ -16,7 +16,7 @@ use crate::wire::{Failure, Reply, Request, Step};
 
 /// Runs one command to its end.
 pub(super) fn run(request: &Request, stdio: &Stdio, socket: BorrowedFd<'_>) -> Ran {
-    let ran = |reply, watched| Ran { reply, landlock: false, identity: None, watched };
+    let ran = |reply, watched| Ran { reply, landlock: false, identity: None, watched, spent: None };
     match try_run(request, stdio, socket) {
         Ok((reply, watched)) => ran(reply, watched),
         Err(failure) => ran(Reply::Failed(failure), Watched::default()),

@@ -130,7 +130,7 @@ pub(super) fn run(
             _ => ended(None, cpu_ms),
         },
     };
-    Ok(Ran { reply, landlock, identity: Some(Identity::Shared(uid, gid)), watched })
+    Ok(Ran { reply, landlock, identity: Some(Identity::Shared(uid, gid)), watched, spent: None })
 }
 
 fn complained(pipe: OwnedFd) -> Failure {

@@ -3,6 +3,7 @@
 //! A keeper enters its cgroup once, and every command it runs is born there: moving a process
 //! into a cgroup waits for all processors and is the slow part.
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,10 +33,30 @@ enum Version {
 
 /// The cgroup of one keeper.
 pub(super) struct Cgroup {
+    /// What is set, when it is known.
+    limited: Cell<Option<Limits>>,
     version: Version,
     memory: Option<PathBuf>,
     pids: Option<PathBuf>,
     cpu: Option<PathBuf>,
+}
+
+/// What a cgroup can limit of a command.
+#[derive(Clone, Copy, PartialEq)]
+struct Limits {
+    memory_bytes: u64,
+    processes: u64,
+    cpu_percent: u64,
+}
+
+impl Limits {
+    fn of(limits: &RunnerLimits) -> Self {
+        Self {
+            memory_bytes: limits.memory_bytes,
+            processes: limits.processes,
+            cpu_percent: limits.cpu_percent,
+        }
+    }
 }
 
 impl Hierarchy {
@@ -60,7 +81,7 @@ impl Hierarchy {
             path.map(|path| make(&path).map(|()| path)).transpose()
         };
         let (memory, pids, cpu) = (create(&self.memory)?, create(&self.pids)?, create(&self.cpu)?);
-        Ok(Cgroup { version: self.version, memory, pids, cpu })
+        Ok(Cgroup { limited: Cell::new(None), version: self.version, memory, pids, cpu })
     }
 
     /// Removes what a killed server left behind. Those of a living helper stay: it may just have
@@ -103,8 +124,18 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Sets the limits of the next command.
+    /// Sets the limits of the next command. Those that the last one had are set already: the kernel
+    /// takes its time to set them.
     pub(super) fn limit(&self, limits: &RunnerLimits) -> io::Result<()> {
+        let limits = Limits::of(limits);
+        if self.limited.take() != Some(limits) {
+            self.set(limits)?;
+        }
+        self.limited.set(Some(limits));
+        Ok(())
+    }
+
+    fn set(&self, limits: Limits) -> io::Result<()> {
         if let Some(pids) = &self.pids {
             let max = limits.processes.saturating_add(OWN_PROCESSES);
             fs::write(pids.join("pids.max"), max.to_string())?;

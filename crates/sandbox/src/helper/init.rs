@@ -9,7 +9,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, wait};
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, kill_process_group, wait};
 use serde::{Deserialize, Serialize};
 
 use super::bubblewrap::{self, Taken};
@@ -22,6 +22,9 @@ use crate::config::Isolation;
 use crate::network::PROXY_PORT;
 use crate::wire::{Failure, Request, Step};
 
+/// Also children whose parents asked for another signal than the usual one at their end.
+const EVERY_CHILD: WaitOptions = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+
 /// What pid 1 tells its keeper, once.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Outcome {
@@ -29,6 +32,15 @@ pub(super) struct Outcome {
     pub(super) status: Result<i32, Failure>,
     /// Whether Landlock restricted it.
     pub(super) landlock: bool,
+    /// Processor time of the command and of all that it started, in milliseconds.
+    pub(super) cpu_ms: u64,
+}
+
+impl Outcome {
+    /// Of a sandbox in which nothing has run yet.
+    fn pending() -> Self {
+        Self { status: Ok(0), landlock: false, cpu_ms: 0 }
+    }
 }
 
 /// Everything that pid 1 needs before it knows its command.
@@ -59,10 +71,18 @@ struct Order {
 
 /// Runs as pid 1.
 pub(super) fn main(mut task: Task<'_>) -> ! {
-    let mut outcome = Outcome { status: Ok(0), landlock: false };
+    let mut outcome = Outcome::pending();
     outcome.status = serve(&mut task, &mut outcome.landlock);
+    tell(outcome, &task.report)
+}
+
+/// Tells how it ended, when nothing of the command lives any more: whoever hears it need not wait
+/// until the kernel has taken the namespaces apart.
+fn tell(mut outcome: Outcome, report: &OwnedFd) -> ! {
+    end_the_rest();
+    outcome.cpu_ms = sys::children_cpu_ms();
     if let Ok(text) = serde_json::to_vec(&outcome) {
-        let _ = rustix::io::write(&task.report, &text);
+        let _ = rustix::io::write(report, &text);
     }
     sys::exit_now(0)
 }
@@ -71,6 +91,7 @@ pub(super) fn main(mut task: Task<'_>) -> ! {
 /// a later one gives up.
 fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
     await_go(&task.channel)?;
+    let views_are_given = task.sources.is_some();
     let sources = match task.sources.take() {
         Some(sources) => sources,
         None => Sources::gather(task.plan)?,
@@ -78,6 +99,10 @@ fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
     identity::assume()?;
     let root = root::build(task.plan, &sources)?;
     drop(sources);
+    if views_are_given {
+        // The workspace's will be too: nothing is needed of the old root any more.
+        root::enter(&root)?;
+    }
     rustix::system::sethostname(b"sandbox").step("name the host")?;
     sys::leave_session_keyring();
     sys::raise_loopback().step("raise the loopback device")?;
@@ -91,6 +116,9 @@ fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
         None => root::view_workspace(&order.request.workspace, order.request.read_only, None)?,
     };
     root::complete(&root, &workspace, order.request.limits.tmp_bytes)?;
+    if !views_are_given {
+        root::enter(&root)?;
+    }
     drop((root, workspace));
     let conditions = Conditions {
         landlock_required: task.landlock_required,
@@ -141,12 +169,9 @@ pub(super) fn main_inside() -> ! {
     // Signals for which this program has a handler would reach pid 1 from inside.
     sys::reset_signals();
     let Ok(order) = bubblewrap::take_order() else { sys::exit_now(1) };
-    let mut outcome = Outcome { status: Ok(0), landlock: false };
+    let mut outcome = Outcome::pending();
     outcome.status = serve_inside(&order, &mut outcome.landlock);
-    if let Ok(text) = serde_json::to_vec(&outcome) {
-        let _ = rustix::io::write(&order.report, &text);
-    }
-    sys::exit_now(0)
+    tell(outcome, &order.report)
 }
 
 fn serve_inside(order: &Taken, landlocked: &mut bool) -> Result<i32, Failure> {
@@ -209,6 +234,23 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
+/// Kills and reaps every other process of this pid namespace. One signal reaches all of them at
+/// once, and whoever has it pending cannot fork.
+fn end_the_rest() {
+    // "All" would be the host's anywhere else.
+    if rustix::process::getpid() != Pid::INIT {
+        return;
+    }
+    loop {
+        let _ = kill_process_group(Pid::INIT, Signal::KILL);
+        match wait(EVERY_CHILD) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            // No children any more.
+            Err(_) => return,
+        }
+    }
 }
 
 /// Reaps whatever ends until the command does: its wait status.

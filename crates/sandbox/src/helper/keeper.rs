@@ -44,7 +44,7 @@ pub(super) struct Keeper {
 }
 
 /// A sandbox that waits for its command.
-struct Ready {
+pub(super) struct Ready {
     identity: Identity,
     pid: Pid,
     pidfd: OwnedFd,
@@ -73,6 +73,8 @@ pub(super) struct Ran {
     pub(super) landlock: bool,
     pub(super) identity: Option<Identity>,
     pub(super) watched: Watched,
+    /// Its sandbox, in which nothing of it lives any more.
+    pub(super) spent: Option<Ready>,
 }
 
 /// What came while a command ran.
@@ -110,7 +112,7 @@ impl Keeper {
                 break;
             };
             let pipes = Pipes::new(fds)?;
-            let ran = match self.raise.isolation {
+            let mut ran = match self.raise.isolation {
                 Isolation::Native | Isolation::Bubblewrap => self.run(&request, pipes, socket.as_fd()),
                 Isolation::None => bare::run(&request, &pipes.stdio, socket.as_fd()),
             };
@@ -118,6 +120,10 @@ impl Keeper {
                 break;
             }
             socket::deliver(&socket, &frame(&ran.reply)?, &[])?;
+            // What it held counts against the memory of the next one.
+            if let Some(spent) = ran.spent.take() {
+                spent.bury();
+            }
         }
         if let Some(ready) = self.ready.take() {
             ready.dismiss();
@@ -139,6 +145,7 @@ impl Keeper {
             landlock: false,
             identity: None,
             watched: Watched::default(),
+            spent: None,
         })
     }
 
@@ -179,18 +186,22 @@ impl Keeper {
         // A sandbox that failed while it was made does not listen any more; its report says why.
         let _ = socket::deliver(&sandbox.channel, &frame(request)?, &fds);
         drop((pipes, workspace));
-        let watched = watch(&sandbox.pidfd, socket, Meter::start(&request.workspace, allowed(request)));
-        let outcome = sandbox.bury()?;
-
-        let landlock = outcome.as_ref().is_some_and(|outcome| outcome.landlock);
-        let cpu_ms = sys::children_cpu_ms().saturating_sub(cpu_ms_before);
-        let reply = match outcome.map(|outcome| outcome.status) {
-            Some(Ok(status)) => ended(Some(status), cpu_ms),
-            Some(Err(failure)) => Reply::Failed(failure),
+        // It can be read when pid 1 tells how it went, and when pid 1 is dead.
+        let end = Target { end: sandbox.report.as_fd(), process: sandbox.pidfd.as_fd() };
+        let watched = watch(&end, socket, Meter::start(&request.workspace, allowed(request)));
+        let Some(outcome) = read_outcome(&sandbox.report) else {
             // Pid 1 was killed: by us, or for memory.
-            None => ended(None, cpu_ms),
+            sandbox.bury();
+            let cpu_ms = sys::children_cpu_ms().saturating_sub(cpu_ms_before);
+            let reply = ended(None, cpu_ms);
+            return Ok(Ran { reply, landlock: false, identity: Some(identity), watched, spent: None });
         };
-        Ok(Ran { reply, landlock, identity: Some(identity), watched })
+        let reply = match outcome.status {
+            Ok(status) => ended(Some(status), outcome.cpu_ms),
+            Err(failure) => Reply::Failed(failure),
+        };
+        let landlock = outcome.landlock;
+        Ok(Ran { reply, landlock, identity: Some(identity), watched, spent: Some(sandbox) })
     }
 
     fn run_in_bubblewrap(
@@ -300,16 +311,16 @@ pub(super) fn ended(status: Option<i32>, cpu_ms: u64) -> Reply {
 }
 
 impl Ready {
-    /// Waits until every process of the pid namespace is gone: what pid 1 told, if it could.
-    fn bury(self) -> Result<Option<Outcome>, Failure> {
-        waitpid(Some(self.pid), WaitOptions::empty()).step("wait for pid 1")?;
-        Ok(read_outcome(&self.report))
+    /// Waits until every process of the pid namespace is gone, and what it held.
+    fn bury(self) {
+        // Nobody else waits for it, so there is no other way for this to fail than a signal.
+        while matches!(waitpid(Some(self.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
     }
 
     /// Ends a sandbox that is not needed.
     fn dismiss(self) {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        let _ = self.bury();
+        self.bury();
     }
 }
 
@@ -322,12 +333,20 @@ fn socket_pair() -> Result<(OwnedFd, OwnedFd), Failure> {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).step("make a socket")
 }
 
-/// Waits until the process ends, and kills it when that is asked for, or when its workspace is full.
-fn watch(pidfd: &OwnedFd, socket: BorrowedFd<'_>, mut meter: Option<Meter>) -> Watched {
+/// What is watched.
+struct Target<'a> {
+    /// Can be read when the command has ended.
+    end: BorrowedFd<'a>,
+    /// Whom to kill.
+    process: BorrowedFd<'a>,
+}
+
+/// Waits until the command ends, and kills it when that is asked for, or when its workspace is full.
+fn watch(target: &Target<'_>, socket: BorrowedFd<'_>, mut meter: Option<Meter>) -> Watched {
     let mut seen = Watched::default();
     let interval = Timespec { tv_sec: 0, tv_nsec: meter::INTERVAL_MS * 1_000_000 };
     loop {
-        let mut fds = vec![PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+        let mut fds = vec![PollFd::from_borrowed_fd(target.end, PollFlags::IN)];
         if !seen.is_orphaned {
             fds.push(PollFd::from_borrowed_fd(socket, PollFlags::IN));
         }
@@ -351,7 +370,7 @@ fn watch(pidfd: &OwnedFd, socket: BorrowedFd<'_>, mut meter: Option<Meter>) -> W
             meter = None;
         }
         if is_asked || seen.is_orphaned || seen.workspace_full {
-            let _ = pidfd_send_signal(pidfd, Signal::KILL);
+            let _ = pidfd_send_signal(target.process, Signal::KILL);
         }
     }
 }
@@ -365,7 +384,10 @@ pub(super) fn read_outcome(report: &OwnedFd) -> Option<Outcome> {
 /// A process that runs without namespaces and is watched in the same way.
 pub(super) fn watch_process(pid: Pid, socket: BorrowedFd<'_>, request: &Request) -> Watched {
     match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-        Ok(pidfd) => watch(&pidfd, socket, Meter::start(&request.workspace, allowed(request))),
+        Ok(pidfd) => {
+            let target = Target { end: pidfd.as_fd(), process: pidfd.as_fd() };
+            watch(&target, socket, Meter::start(&request.workspace, allowed(request)))
+        }
         Err(_) => Watched::default(),
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! What commands have in common is built ahead ([`Sources::gather`], [`build`]); a command's own
 //! places are added when it comes ([`complete`]). Under a server that runs as root the keeper takes
-//! the views, because the sandbox's user may not even reach the workspace's path on the host.
+//! the views, because the sandbox's user may not even reach the workspace's path on the host; the
+//! old root is then left ahead ([`enter`]), which waits for all processors and is the slow part.
 
 use std::fs;
 use std::io;
@@ -243,14 +244,18 @@ pub(super) fn build(plan: &Plan, sources: &Sources) -> Result<OwnedFd, Failure> 
     Ok(root)
 }
 
-/// Adds what is one command's own and leaves the old root. Afterwards only the new one exists.
+/// Adds what is one command's own. Afterwards the root itself cannot be changed any more.
 pub(super) fn complete(root: &OwnedFd, workspace: &OwnedFd, tmp_bytes: u64) -> Result<(), Failure> {
     attach_directory(&private(tmp_bytes).step("mount /tmp")?, root, "/tmp").step("mount /tmp")?;
     attach_directory(workspace, root, WORKSPACE).step("mount the workspace")?;
     // Only this mount itself; what is mounted on it keeps its own attributes.
     let change = MountChange { set: READ_ONLY, ..MountChange::default() };
-    sys::change_mount(root, change).step("make the new root read-only")?;
-    enter(root).step("enter the new root")
+    sys::change_mount(root, change).step("make the new root read-only")
+}
+
+/// Leaves the old root. Afterwards only the new one exists.
+pub(super) fn enter(root: &OwnedFd) -> Result<(), Failure> {
+    swap(root).step("enter the new root")
 }
 
 fn attach_directory(tree: &OwnedFd, root: &OwnedFd, path: &str) -> io::Result<()> {
@@ -336,7 +341,7 @@ fn fill(root: &OwnedFd, plan: &Plan) -> io::Result<()> {
 }
 
 /// Swaps the roots: the old one is stacked on the new one for a moment and then unmounted.
-fn enter(root: &OwnedFd) -> io::Result<()> {
+fn swap(root: &OwnedFd) -> io::Result<()> {
     fchdir(root)?;
     pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
