@@ -105,7 +105,10 @@ impl Place {
     fn with<T>(&self, work: impl FnOnce(&mut Shadow) -> io::Result<T>) -> io::Result<T> {
         let mut guard = self.shadow.lock().unwrap_or_else(PoisonError::into_inner);
         let mut shadow = match guard.take() {
-            Some(shadow) => shadow,
+            Some(mut shadow) => {
+                shadow.objects.refresh()?;
+                shadow
+            }
             None => Shadow::open(&self.directory, &self.tree())?,
         };
         let done = work(&mut shadow);

@@ -112,8 +112,9 @@ fn drawn_scenarios_are_the_same_twice() {
 /// for its success, although the turn was undone in its last moment (16); a reply that a later claim
 /// made anew under the number of the void one (255, without HTTP); a turn that was asked between
 /// an outage and the next probe (253, without HTTP); a replica that was started again while it
-/// drained (877, without HTTP); and a turn that was ended when all of its reply was there (763, without
-/// HTTP).
+/// drained (877, without HTTP); a turn that was ended when all of its reply was there (763, without
+/// HTTP); and two replicas that wrote the snapshots of one workspace into each other's (2258 and 3417,
+/// without HTTP).
 #[test]
 fn what_seeds_have_found_stays_mended() {
     let first = [16, 37, 48, 102, 103].map(|seed| (Edition::First, Depth::Http, seed));
@@ -123,6 +124,8 @@ fn what_seeds_have_found_stays_mended() {
         (Depth::Direct, 255),
         (Depth::Direct, 763),
         (Depth::Direct, 877),
+        (Depth::Direct, 2258),
+        (Depth::Direct, 3417),
     ];
     let second = second.map(|(depth, seed)| (Edition::Second, depth, seed));
     for (edition, depth, seed) in first.into_iter().chain(second) {

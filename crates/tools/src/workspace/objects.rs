@@ -1,22 +1,27 @@
-//! The objects of one workspace's snapshots: contents by hash in one append-only file.
+//! The objects of one workspace's snapshots: contents by hash in append-only files.
 //!
 //! ```text
+//! objects/<number>   one file for each writer
 //! file   = group*
 //! group  = object* commit          made durable before the next group begins
 //! object = kind(1: R raw, Z zstd) hash(32) stored_len(8) bytes
 //! commit = 'C' hash of the group's bytes before it (32) zero(8)
 //! ```
 //! What holds: an object that is in the index can be read back, because every read compares the
-//! hash; a torn tail (a crash while a group was written) is cut off when the file is opened, back
-//! to the last commit whose group is whole. Earlier groups need no look: they were durable before
-//! the next one began. One file rather than one per object: a snapshot that adds fifty files costs
-//! one write and one sync.
+//! hash; a torn tail (a crash while a group was written) counts for nothing, back to the last commit
+//! whose group is whole. Earlier groups need no look: they were durable before the next one began.
+//! One file rather than one per object: a snapshot that adds fifty files costs one write and one sync.
+//!
+//! Several servers may share the directory, and one that lost a run without noticing may still write
+//! while its successor does. So no two write to one file: a writer holds its file's lock as long as the
+//! file is open, and takes another file when somebody else has that. Everybody reads all files
+//! ([`Objects::refresh`]).
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A BLAKE3 hash.
 pub(super) type Hash = [u8; 32];
@@ -35,15 +40,33 @@ const CHUNK: usize = 256 << 10;
 /// Where an object's bytes lie.
 #[derive(Clone, Copy)]
 struct Place {
+    part: u32,
     at: u64,
     stored_len: u64,
     compressed: bool,
 }
 
-/// The open file and its index.
-pub(super) struct Objects {
+/// One of the files.
+struct Part {
     file: File,
+    /// Bytes that are whole groups and in the index.
+    known: u64,
+}
+
+/// The open files and their index.
+pub(super) struct Objects {
+    directory: PathBuf,
+    parts: BTreeMap<u32, Part>,
     index: BTreeMap<Hash, Place>,
+    /// The one that is written to.
+    own: Option<Own>,
+}
+
+/// The file of this writer.
+struct Own {
+    number: u32,
+    /// Holds the lock.
+    file: File,
     /// Where the next byte goes.
     end: u64,
     /// Bytes before `end` that are not in the file yet.
@@ -53,21 +76,41 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// Opens the file, or makes it, and cuts off a torn tail.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-        let mut objects = Self { file, index: BTreeMap::new(), end: 0, pending: Vec::new(), group: None };
-        objects.load()?;
+    /// Opens the files of a directory, which is made if it is not there.
+    pub(super) fn open(directory: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(directory)?;
+        let (parts, index) = (BTreeMap::new(), BTreeMap::new());
+        let mut objects = Self { directory: directory.to_owned(), parts, index, own: None };
+        objects.refresh()?;
         Ok(objects)
     }
 
-    fn load(&mut self) -> io::Result<()> {
-        let length = self.file.metadata()?.len();
+    /// Takes in what others have written since the last look.
+    pub(super) fn refresh(&mut self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.directory)? {
+            let name = entry?.file_name();
+            let Some(number) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            if self.own.as_ref().is_some_and(|own| own.number == number) {
+                continue;
+            }
+            if !self.parts.contains_key(&number) {
+                let file = File::open(self.directory.join(&name))?;
+                self.parts.insert(number, Part { file, known: 0 });
+            }
+            self.load(number)?;
+        }
+        Ok(())
+    }
+
+    /// Reads on in a file from where it is known. What is not whole yet is read again the next time.
+    fn load(&mut self, number: u32) -> io::Result<()> {
+        let Some(part) = self.parts.get_mut(&number) else { return Ok(()) };
+        let length = part.file.metadata()?.len();
         let mut groups: Vec<(u64, u64, Hash)> = Vec::new();
         let mut objects: Vec<(Hash, Place)> = Vec::new();
-        let (mut at, mut begun) = (0, 0);
-        while at + HEADER <= length {
-            let (kind, hash, stored_len) = self.header(at)?;
+        let (mut at, mut begun) = (part.known, part.known);
+        while at.saturating_add(HEADER) <= length {
+            let (kind, hash, stored_len) = header(&part.file, at)?;
             let after = at.saturating_add(HEADER).saturating_add(stored_len);
             match kind {
                 b'C' if stored_len == 0 => {
@@ -75,40 +118,69 @@ impl Objects {
                     begun = after;
                 }
                 b'R' | b'Z' if after <= length => {
-                    objects.push((hash, Place { at: at + HEADER, stored_len, compressed: kind == b'Z' }));
+                    let place = Place { part: number, at: at + HEADER, stored_len, compressed: kind == b'Z' };
+                    objects.push((hash, place));
                 }
                 _ => break,
             }
             at = after;
         }
         while let Some((begun, commit, hash)) = groups.pop() {
-            if self.hash_of(begun, commit)? == hash {
-                self.end = commit + HEADER;
+            if hash_of(&part.file, begun, commit)? == hash {
+                part.known = commit + HEADER;
                 break;
             }
         }
-        self.index = objects.into_iter().filter(|(_, place)| place.at < self.end).collect();
-        if self.end < length {
-            self.file.set_len(self.end)?;
-        }
+        let known = part.known;
+        self.index.extend(objects.into_iter().filter(|(_, place)| place.at < known));
         Ok(())
     }
 
-    fn header(&self, at: u64) -> io::Result<(u8, Hash, u64)> {
-        let mut header = [0u8; HEADER as usize];
-        self.file.read_exact_at(&mut header, at)?;
-        let [kind, rest @ ..] = header;
-        let (mut hash, mut length) = ([0u8; 32], [0u8; 8]);
-        hash.copy_from_slice(rest.get(..32).unwrap_or(&[0; 32]));
-        length.copy_from_slice(rest.get(32..).unwrap_or(&[0; 8]));
-        Ok((kind, hash, u64::from_le_bytes(length)))
+    /// The file to write to: the newest, if nobody else has it, or a new one.
+    fn own(&mut self) -> io::Result<&mut Own> {
+        if self.own.is_none() {
+            let newest = self.parts.keys().next_back().copied();
+            let taken = newest.map(|number| self.take(number)).transpose()?.flatten();
+            self.own = Some(match taken {
+                Some(own) => own,
+                None => self.take_new()?,
+            });
+        }
+        self.own.as_mut().ok_or_else(|| io::Error::other("there is no file to write to"))
     }
 
-    fn hash_of(&mut self, from: u64, to: u64) -> io::Result<Hash> {
-        self.file.seek(SeekFrom::Start(from))?;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader((&mut self.file).take(to - from))?;
-        Ok(*hasher.finalize().as_bytes())
+    /// Takes a file, and cuts off its torn tail. `None` if somebody has it.
+    fn take(&mut self, number: u32) -> io::Result<Option<Own>> {
+        let path = self.directory.join(number.to_string());
+        let file = File::options().read(true).write(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // Whoever had it may have written more before it let go.
+        self.load(number)?;
+        let end = self.parts.get(&number).map_or(0, |part| part.known);
+        if end < file.metadata()?.len() {
+            file.set_len(end)?;
+        }
+        Ok(Some(Own { number, file, end, pending: Vec::new(), group: None }))
+    }
+
+    fn take_new(&mut self) -> io::Result<Own> {
+        loop {
+            let number = self.parts.keys().next_back().map_or(0, |newest| newest.saturating_add(1));
+            let path = self.directory.join(number.to_string());
+            match File::options().write(true).create_new(true).open(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            self.parts.insert(number, Part { file: File::open(&path)?, known: 0 });
+            // Somebody may have been quicker, also with a file that was made here.
+            if let Some(own) = self.take(number)? {
+                return Ok(own);
+            }
+        }
     }
 
     /// Stores bytes; what is there already is not stored again.
@@ -142,17 +214,21 @@ impl Objects {
     }
 
     fn append(&mut self, hash: Hash, stored: &[u8], compressed: bool) -> io::Result<()> {
-        let at = self.begin(hash, if compressed { b'Z' } else { b'R' }, stored.len() as u64)?;
-        self.write(stored)?;
-        self.index.insert(hash, Place { at, stored_len: stored.len() as u64, compressed });
+        let own = self.own()?;
+        let stored_len = stored.len() as u64;
+        let at = own.begin(hash, if compressed { b'Z' } else { b'R' }, stored_len)?;
+        own.write(stored)?;
+        let part = own.number;
+        self.index.insert(hash, Place { part, at, stored_len, compressed });
         Ok(())
     }
 
     fn append_stream(&mut self, hash: Hash, file: &mut File, size: u64) -> io::Result<()> {
+        let own = self.own()?;
         // With nothing pending, going back is only a matter of `end`.
-        self.flush()?;
-        let begun = (self.end, self.group.clone());
-        let at = self.begin(hash, b'R', size)?;
+        own.flush()?;
+        let begun = (own.end, own.group.clone());
+        let at = own.begin(hash, b'R', size)?;
         let mut hasher = blake3::Hasher::new();
         let mut chunk = vec![0u8; CHUNK];
         let mut left = size;
@@ -161,52 +237,27 @@ impl Objects {
             let buffer = chunk.get_mut(..wanted).unwrap_or_default();
             file.read_exact(buffer)?;
             hasher.update(buffer);
-            self.write(buffer)?;
+            own.write(buffer)?;
             left -= wanted as u64;
         }
         if *hasher.finalize().as_bytes() != hash {
-            self.pending.clear();
-            (self.end, self.group) = begun;
+            own.pending.clear();
+            (own.end, own.group) = begun;
             return Err(io::Error::other("the file changed while it was read"));
         }
-        self.index.insert(hash, Place { at, stored_len: size, compressed: false });
-        Ok(())
-    }
-
-    fn begin(&mut self, hash: Hash, kind: u8, stored_len: u64) -> io::Result<u64> {
-        self.group.get_or_insert_with(blake3::Hasher::new);
-        self.write(&[kind])?;
-        self.write(&hash)?;
-        self.write(&stored_len.to_le_bytes())?;
-        Ok(self.end)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.pending.extend_from_slice(bytes);
-        self.end += bytes.len() as u64;
-        if let Some(group) = &mut self.group {
-            group.update(bytes);
-        }
-        if self.pending.len() >= PENDING_MAX { self.flush() } else { Ok(()) }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.write_all_at(&self.pending, self.end - self.pending.len() as u64)?;
-        self.pending.clear();
+        let part = own.number;
+        self.index.insert(hash, Place { part, at, stored_len: size, compressed: false });
         Ok(())
     }
 
     /// Makes everything stored so far durable. Costs nothing if nothing was added.
     pub(super) fn commit(&mut self) -> io::Result<()> {
-        let Some(group) = self.group.take() else {
-            return Ok(());
-        };
-        let hash = *group.finalize().as_bytes();
-        self.write(b"C")?;
-        self.write(&hash)?;
-        self.write(&0u64.to_le_bytes())?;
-        self.flush()?;
-        self.file.sync_data()
+        let Some(own) = &mut self.own else { return Ok(()) };
+        own.commit()?;
+        if let Some(part) = self.parts.get_mut(&own.number) {
+            part.known = own.end;
+        }
+        Ok(())
     }
 
     /// The object's bytes; `None` if there is no such object. Only for what was committed.
@@ -236,7 +287,7 @@ impl Objects {
             return Ok(true);
         }
         let mut hasher = blake3::Hasher::new();
-        let mut reader = self.range(*place);
+        let mut reader = self.range(*place)?;
         let mut chunk = vec![0u8; CHUNK];
         loop {
             let n_bytes = reader.read(&mut chunk)?;
@@ -257,7 +308,7 @@ impl Objects {
         let Some(place) = self.index.get(hash) else {
             return Ok(None);
         };
-        let range = self.range(*place);
+        let range = self.range(*place)?;
         Ok(Some(if place.compressed {
             Box::new(zstd::stream::read::Decoder::with_buffer(BufReader::new(range))?)
         } else {
@@ -265,9 +316,63 @@ impl Objects {
         }))
     }
 
-    fn range(&self, place: Place) -> Range<'_> {
-        Range { file: &self.file, at: place.at, end: place.at + place.stored_len }
+    fn range(&self, place: Place) -> io::Result<Range<'_>> {
+        let part = self.parts.get(&place.part).ok_or_else(damaged)?;
+        Ok(Range { file: &part.file, at: place.at, end: place.at + place.stored_len })
     }
+}
+
+impl Own {
+    fn begin(&mut self, hash: Hash, kind: u8, stored_len: u64) -> io::Result<u64> {
+        self.group.get_or_insert_with(blake3::Hasher::new);
+        self.write(&[kind])?;
+        self.write(&hash)?;
+        self.write(&stored_len.to_le_bytes())?;
+        Ok(self.end)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.pending.extend_from_slice(bytes);
+        self.end += bytes.len() as u64;
+        if let Some(group) = &mut self.group {
+            group.update(bytes);
+        }
+        if self.pending.len() >= PENDING_MAX { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.write_all_at(&self.pending, self.end - self.pending.len() as u64)?;
+        self.pending.clear();
+        Ok(())
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        let Some(group) = self.group.take() else {
+            return Ok(());
+        };
+        let hash = *group.finalize().as_bytes();
+        self.write(b"C")?;
+        self.write(&hash)?;
+        self.write(&0u64.to_le_bytes())?;
+        self.flush()?;
+        self.file.sync_data()
+    }
+}
+
+fn header(file: &File, at: u64) -> io::Result<(u8, Hash, u64)> {
+    let mut header = [0u8; HEADER as usize];
+    file.read_exact_at(&mut header, at)?;
+    let [kind, rest @ ..] = header;
+    let (mut hash, mut length) = ([0u8; 32], [0u8; 8]);
+    hash.copy_from_slice(rest.get(..32).unwrap_or(&[0; 32]));
+    length.copy_from_slice(rest.get(32..).unwrap_or(&[0; 8]));
+    Ok((kind, hash, u64::from_le_bytes(length)))
+}
+
+fn hash_of(file: &File, from: u64, to: u64) -> io::Result<Hash> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(Range { file, at: from, end: to })?;
+    Ok(*hasher.finalize().as_bytes())
 }
 
 fn check(bytes: &[u8], hash: &Hash) -> io::Result<()> {

@@ -16,7 +16,7 @@ use crate::forge::{GitConfig, Hosts};
 
 /// Workspaces in a temporary directory, and a place for repositories beside them.
 struct Bench {
-    directory: tempfile::TempDir,
+    directory: Arc<tempfile::TempDir>,
     env: Env,
     workspaces: Arc<ShadowWorkspaces>,
     thread: ThreadId,
@@ -31,7 +31,13 @@ impl Bench {
         let (thread, run) =
             (ThreadId::new(env.wall(), &env.generator), RunId::new(env.wall(), &env.generator));
         let workspaces = Self::start(&env, directory.path());
-        Self { directory, env, workspaces, thread, run }
+        Self { directory: Arc::new(directory), env, workspaces, thread, run }
+    }
+
+    /// Another server that shares the directory.
+    fn beside(&self) -> Self {
+        let workspaces = Self::start(&self.env, self.directory.path());
+        Self { directory: self.directory.clone(), env: self.env.clone(), workspaces, ..*self }
     }
 
     fn start(env: &Env, directory: &Path) -> Arc<ShadowWorkspaces> {
@@ -90,7 +96,7 @@ async fn an_unchanged_workspace_has_the_same_snapshot_and_adds_nothing() {
     let (tree, base) = bench.open_empty().await;
     write(&tree, "a/b", "text");
     let first = bench.snapshot().await;
-    let objects = bench.directory.path().join("workspaces").join(bench.thread.to_string()).join("objects");
+    let objects = bench.directory.path().join("workspaces").join(bench.thread.to_string()).join("objects/0");
     let size = std::fs::metadata(&objects).unwrap().len();
     assert_ne!(first, base);
     assert_eq!(bench.snapshot().await, first);
@@ -183,7 +189,7 @@ async fn a_torn_end_loses_nothing_that_was_promised() {
     let (tree, _) = bench.open_empty().await;
     write(&tree, "f", "promised");
     let good = bench.snapshot().await;
-    let objects = bench.directory.path().join("workspaces").join(bench.thread.to_string()).join("objects");
+    let objects = bench.directory.path().join("workspaces").join(bench.thread.to_string()).join("objects/0");
     let whole = std::fs::read(&objects).unwrap();
     write(&tree, "f", "not promised");
     bench.snapshot().await;
@@ -204,6 +210,33 @@ async fn a_torn_end_loses_nothing_that_was_promised() {
     std::fs::write(&objects, damaged).unwrap();
     bench.restart();
     bench.restore(&good).await;
+}
+
+/// Several servers share the directory: a run goes from one to the other and back, and one that lost a
+/// run without noticing goes on writing.
+#[tokio::test]
+async fn two_servers_keep_the_snapshots_of_both() {
+    let first = Bench::new();
+    let second = first.beside();
+    let (tree, base) = first.open_empty().await;
+    assert_eq!(second.open_empty().await, (tree.clone(), base.clone()));
+    let mut taken = Vec::new();
+    for round in 0..6 {
+        for bench in [&first, &second, &second, &first] {
+            let text = format!("{} {round}", taken.len());
+            write(&tree, "f", &text);
+            taken.push((bench.snapshot().await, text));
+        }
+    }
+    for bench in [&first, &second, &first.beside()] {
+        for (snapshot, text) in &taken {
+            bench.restore(snapshot).await;
+            assert_eq!(std::fs::read_to_string(tree.join("f")).unwrap(), *text);
+        }
+        assert!(bench.diff(&base).await.contains("+23 5"));
+    }
+    let objects = tree.parent().unwrap().join("objects");
+    assert_eq!(std::fs::read_dir(objects).unwrap().count(), 2, "one file for each writer");
 }
 
 #[tokio::test]
