@@ -11,7 +11,7 @@
 mod fuzz;
 mod wrap;
 
-use tree_sitter::{Node, Parser};
+use tree_sitter::{Decode, Node, Parser, Tree};
 
 /// One simple command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,10 +129,7 @@ fn read(text: &str, depth: usize, script: &mut Script) {
         script.parts.push(Part::unparsed(text));
         return;
     }
-    let mut parser = Parser::new();
-    let tree =
-        parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok().and_then(|()| parser.parse(text, None));
-    let Some(tree) = tree else {
+    let Some(tree) = parse(text) else {
         script.parts.push(Part::unparsed(text));
         return;
     };
@@ -145,6 +142,23 @@ fn read(text: &str, depth: usize, script: &mut Script) {
         reader.script.parts.push(Part::unparsed(text));
     }
     reader.visit(tree.root_node(), 0);
+}
+
+/// Bytes as they are, each a character. What is not ASCII belongs to a word for bash, whatever it
+/// encodes; and the scanner of the grammar looks characters up in a table that ends after 255.
+struct Bytes;
+
+impl Decode for Bytes {
+    fn decode(bytes: &[u8]) -> (i32, u32) {
+        bytes.first().map_or((0, 0), |byte| (i32::from(*byte), 1))
+    }
+}
+
+fn parse(text: &str) -> Option<Tree> {
+    let mut parser = Parser::new();
+    parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok()?;
+    let mut from = |at: usize, _| text.as_bytes().get(at..).unwrap_or_default();
+    parser.parse_custom_encoding::<Bytes, _, _>(&mut from, None, None)
 }
 
 struct Reader<'a> {

@@ -74,6 +74,7 @@ const WORDS: &[&str] = &[
     "\0",
     "ä",
     "\u{200b}",
+    "\u{10ffff}",
     "function ",
     "time ",
     "coproc ",
@@ -274,6 +275,12 @@ fn what_the_grammar_passes_over_is_read_all_the_same() {
         ("cat <<E;d f\nx\nE\n", "?cat <<E;d f\nx\nE\n | cat | ?<<E;d f\nx\nE\n | d f"),
         ("cat <<'E'\n $(p a)\nE\n", "cat"),
         ("a 'b\u{a0}c' \"d\re\" # \u{a0}", "a b\u{a0}c d\re"),
+        // What is not ASCII is a part of a word, also where the scanner looks for digits.
+        ("echo {\u{10ffff} \u{1f980}\nb", "echo {\u{10ffff} \u{1f980} | b"),
+        ("p {\u{1f980}..3} à Å\u{3000}… ä=1 b", "p {\u{1f980}..3} à Å\u{3000}… ä=1 b"),
+        ("\u{e4}=1 b", "\u{e4}=1 b"),
+        ("cat <<à\nè\n$(p)\nà\nb", "?cat <<à\nè\n$(p)\nà\nb | cat | p"),
+        ("cat <<E\nä \u{1f980}…\u{10ffff}\nE\nb 'é' \"ü$(p à)\"", "cat | b é ü$(p à) | p à"),
     ];
     let mut seen = String::new();
     let mut wanted = String::new();
