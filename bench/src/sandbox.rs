@@ -18,6 +18,11 @@ use crate::aim::judge;
 /// Runs of one batch; the two launchers take turns, so that a machine that is busy is so for both.
 const BATCH: usize = 10;
 const ROUNDS: usize = 20;
+/// Before each turn: what either leaves for later (the kernel takes namespaces apart, sandboxes are made
+/// ahead) is not the other's load.
+const SETTLE: Duration = Duration::from_millis(150);
+/// Runs of the measurement without a pause.
+const SUSTAINED: usize = 400;
 
 /// Measures and prints.
 pub(crate) async fn measure(env: &Env) -> Result<()> {
@@ -60,6 +65,15 @@ pub(crate) async fn measure(env: &Env) -> Result<()> {
         println!("  ratio of the medians of each turn: p10 {low:.2}, p50 {middle:.2}, p90 {high:.2}");
         judge(&format!("median with {at_a_time} at a time"), middle, 0.5, "of bubblewrap's");
     }
+    for (name, rate) in [("evenkeel", Some(sustained(ours).await?)), ("bubblewrap", None)] {
+        let rate = match (rate, bwrap) {
+            (Some(rate), _) => rate,
+            (None, Some(bwrap)) => sustained(|| theirs(bwrap)).await?,
+            (None, None) => continue,
+        };
+        println!("  without a pause, 8 at a time: {name} {rate:.0} a second");
+    }
+    tokio::time::sleep(SETTLE).await;
     idle_memory();
     Ok(())
 }
@@ -104,9 +118,28 @@ async fn times<C>(at_a_time: usize, one: impl Fn() -> C) -> Result<Histogram<u64
 where
     C: Future<Output = Result<Duration>> + Send + 'static,
 {
+    tokio::time::sleep(SETTLE).await;
+    batch(at_a_time, BATCH.max(2 * at_a_time), one).await
+}
+
+/// Runs a second when nobody waits between them.
+async fn sustained<C>(one: impl Fn() -> C) -> Result<f64>
+where
+    C: Future<Output = Result<Duration>> + Send + 'static,
+{
+    tokio::time::sleep(SETTLE).await;
+    let begun = Instant::now();
+    batch(8, SUSTAINED, one).await?;
+    Ok(SUSTAINED as f64 / begun.elapsed().as_secs_f64())
+}
+
+async fn batch<C>(at_a_time: usize, n_runs: usize, one: impl Fn() -> C) -> Result<Histogram<u64>>
+where
+    C: Future<Output = Result<Duration>> + Send + 'static,
+{
     let mut histogram = Histogram::new(3)?;
     let mut running: JoinSet<Result<Duration>> = JoinSet::new();
-    for _ in 0..BATCH.max(2 * at_a_time) {
+    for _ in 0..n_runs {
         if running.len() >= at_a_time
             && let Some(done) = running.join_next().await
         {

@@ -52,8 +52,8 @@ impl Launcher {
                  they have the files and the network of this server's user"
             ),
         }
-        let keepers = Keepers::new(&config);
-        keepers.warm_up(env);
+        let keepers = Keepers::new(env, &config);
+        keepers.warm_up();
         Ok(Arc::new(Self { config, keepers, net: env.net.clone(), counters: Counters::default() }))
     }
 

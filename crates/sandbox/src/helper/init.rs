@@ -16,7 +16,7 @@ use super::bubblewrap::{self, Taken};
 use super::command::{self, Stdio};
 use super::filter::Filter;
 use super::keeper::Pipes;
-use super::root::{self, Plan, Sources};
+use super::root::{self, Material, Plan, Sources};
 use super::{identity, landlock, socket, sys};
 use crate::config::Isolation;
 use crate::network::PROXY_PORT;
@@ -47,8 +47,9 @@ impl Outcome {
 pub(super) struct Task<'a> {
     pub(super) plan: &'a Plan,
     pub(super) filter: &'a Filter,
-    /// Views taken by the keeper; else they are taken here, with the rights of the new namespace.
-    pub(super) sources: Option<Sources>,
+    /// What the keeper gives for the root; else its views are taken here, with the rights of the new
+    /// namespace.
+    pub(super) material: Option<Material>,
     /// Refuse to run without Landlock.
     pub(super) landlock_required: bool,
     /// Whether a cgroup bounds the memory.
@@ -91,16 +92,15 @@ fn tell(mut outcome: Outcome, report: &OwnedFd) -> ! {
 /// a later one gives up.
 fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
     await_go(&task.channel)?;
-    let views_are_given = task.sources.is_some();
-    let sources = match task.sources.take() {
-        Some(sources) => sources,
-        None => Sources::gather(task.plan)?,
+    let is_given = task.material.is_some();
+    let material = match task.material.take() {
+        Some(material) => material,
+        None => Material::Views(Sources::gather(task.plan)?),
     };
     identity::assume()?;
-    let root = root::build(task.plan, &sources)?;
-    drop(sources);
-    if views_are_given {
-        // The workspace's will be too: nothing is needed of the old root any more.
+    let root = root::build(task.plan, material)?;
+    if is_given {
+        // The view of the workspace will be too: nothing is needed of the old root any more.
         root::enter(&root)?;
     }
     rustix::system::sethostname(b"sandbox").step("name the host")?;
@@ -116,7 +116,7 @@ fn serve(task: &mut Task<'_>, landlocked: &mut bool) -> Result<i32, Failure> {
         None => root::view_workspace(&order.request.workspace, order.request.read_only, None)?,
     };
     root::complete(&root, &workspace, order.request.limits.tmp_bytes)?;
-    if !views_are_given {
+    if !is_given {
         root::enter(&root)?;
     }
     drop((root, workspace));

@@ -20,7 +20,7 @@ use super::filter::Filter;
 use super::identity::{Identity, Translations};
 use super::init::{self, Outcome, Task};
 use super::meter::{self, Amount, Meter};
-use super::root::{self, Plan, Sources};
+use super::root::{self, Material, Plan, Sources, Template};
 use super::{bare, bubblewrap, priority, socket, sys};
 use crate::config::{Degradable, Isolation};
 use crate::wire::{Failure, Raise, Reply, Request, Step, frame};
@@ -36,6 +36,8 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 pub(super) struct Keeper {
     raise: Raise,
     plan: Plan,
+    /// Where the kernel can copy one, and this process may take views.
+    template: Option<Template>,
     filter: Filter,
     cgroup: Option<Cgroup>,
     translations: Translations,
@@ -100,8 +102,10 @@ impl Keeper {
             priority::go_first();
         }
         let plan = Plan::new(&raise.read_only_paths);
+        let is_useful = is_root() && raise.isolation == Isolation::Native;
+        let template = is_useful.then(|| Template::new(&plan).ok()).flatten();
         let (filter, translations) = (Filter::new(), Translations::default());
-        Ok(Self { raise, plan, filter, cgroup, translations, ready: None })
+        Ok(Self { raise, plan, template, filter, cgroup, translations, ready: None })
     }
 
     /// Serves one command after the other until the socket closes.
@@ -134,7 +138,7 @@ impl Keeper {
     /// Makes a sandbox ahead. If that fails now it is tried again, and told, with the command.
     fn prepare_next(&mut self) {
         if self.raise.isolation == Isolation::Native && self.ready.is_none() {
-            self.ready = self.prepare(self.usual_identity()).ok();
+            self.ready = priority::behind(|| self.prepare(self.usual_identity())).ok();
         }
     }
 
@@ -180,6 +184,7 @@ impl Keeper {
         self.require(Degradable::OwnUser, identity.separate_user().is_some())?;
 
         let sandbox = self.sandbox_of(identity)?;
+        priority::bring_forward(sandbox.pid);
         let mut fds: Vec<BorrowedFd<'_>> = pipes.stdio.iter().map(AsFd::as_fd).collect();
         fds.extend(pipes.proxy.as_ref().map(AsFd::as_fd));
         fds.extend(workspace.as_ref().map(AsFd::as_fd));
@@ -231,7 +236,7 @@ impl Keeper {
 
     /// Makes a sandbox that waits for its command.
     fn prepare(&self, identity: Identity) -> Result<Ready, Failure> {
-        let sources = is_root().then(|| Sources::gather(&self.plan)).transpose()?;
+        let material = is_root().then(|| self.material()).transpose()?;
         let (channel, theirs) = socket_pair()?;
         let (report_read, report) = pipe_with(PipeFlags::CLOEXEC).step("make a pipe")?;
         let Some((pid, pidfd)) = sys::fork_into(NAMESPACES).step("make namespaces")? else {
@@ -239,7 +244,7 @@ impl Keeper {
             init::main(Task {
                 plan: &self.plan,
                 filter: &self.filter,
-                sources,
+                material,
                 landlock_required: !self.raise.allow_degraded.contains(&Degradable::Landlock),
                 memory_bounded: self.cgroup.as_ref().is_some_and(Cgroup::bounds_memory),
                 channel: theirs,
@@ -254,6 +259,13 @@ impl Keeper {
                 ready.dismiss();
                 Err(error).step("map the user")
             }
+        }
+    }
+
+    fn material(&self) -> Result<Material, Failure> {
+        match &self.template {
+            Some(template) => template.copy().map(Material::Copy),
+            None => Sources::gather(&self.plan).map(Material::Views),
         }
     }
 

@@ -220,22 +220,56 @@ impl View {
     }
 }
 
+/// What every root of one keeper shows, mounted nowhere and never written to again.
+pub(super) struct Template {
+    tree: OwnedFd,
+}
+
+impl Template {
+    /// Builds it. Kernels before Linux 6.15 cannot work on trees that are mounted nowhere.
+    pub(super) fn new(plan: &Plan) -> Result<Self, Failure> {
+        let tree = new_root()?;
+        furnish(&tree, plan, &Sources::gather(plan)?)?;
+        for path in ["/proc", "/tmp", WORKSPACE] {
+            make_directory(&tree, Path::new(path)).step("make directories")?;
+        }
+        let change = MountChange { set: READ_ONLY, ..MountChange::default() };
+        sys::change_mount(&tree, change).step("make the new root read-only")?;
+        let template = Self { tree };
+        template.copy().map(|_| template)
+    }
+
+    /// A tree with the same mounts.
+    pub(super) fn copy(&self) -> Result<OwnedFd, Failure> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_RECURSIVE
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        open_tree(&self.tree, "", flags).step("copy the root")
+    }
+}
+
+/// What the root of one sandbox is made from.
+pub(super) enum Material {
+    /// A copy of the keeper's template.
+    Copy(OwnedFd),
+    /// The views that go into it.
+    Views(Sources),
+}
+
 /// Builds what commands have in common of the new root. The old one still surrounds it.
-pub(super) fn build(plan: &Plan, sources: &Sources) -> Result<OwnedFd, Failure> {
+pub(super) fn build(plan: &Plan, material: Material) -> Result<OwnedFd, Failure> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).step("part from the host's mounts")?;
-    let root = memory("16m", "4096", "0755", MountAttrFlags::MOUNT_ATTR_NOSUID).step("mount the new root")?;
+    let root = match &material {
+        Material::Copy(tree) => tree.try_clone().step("mount the new root")?,
+        Material::Views(_) => new_root()?,
+    };
     let stage = STAGES.into_iter().find(|stage| Path::new(stage).is_dir()).unwrap_or("/usr");
     move_mount(&root, "", CWD, stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
-    for (target, link) in &plan.links {
-        symlinkat(target, &root, relative(Path::new(link))).step("link the system directories")?;
+    if let Material::Views(sources) = &material {
+        furnish(&root, plan, sources)?;
     }
-    for view in &sources.views {
-        let step = || format!("mount {}", view.target.display());
-        make_target(&root, view).step(&step())?;
-        attach(&view.tree, &root, &view.target).step(&step())?;
-    }
-    fill(&root, plan).step("write /etc")?;
     let proc = process_files().step("mount /proc")?;
     attach_directory(&proc, &root, "/proc").step("mount /proc")?;
     for path in PROC_READ_ONLY {
@@ -256,6 +290,23 @@ pub(super) fn complete(root: &OwnedFd, workspace: &OwnedFd, tmp_bytes: u64) -> R
 /// Leaves the old root. Afterwards only the new one exists.
 pub(super) fn enter(root: &OwnedFd) -> Result<(), Failure> {
     swap(root).step("enter the new root")
+}
+
+fn new_root() -> Result<OwnedFd, Failure> {
+    memory("16m", "4096", "0755", MountAttrFlags::MOUNT_ATTR_NOSUID).step("mount the new root")
+}
+
+/// Puts everything into a new root that is not of one process or one command.
+fn furnish(root: &OwnedFd, plan: &Plan, sources: &Sources) -> Result<(), Failure> {
+    for (target, link) in &plan.links {
+        symlinkat(target, root, relative(Path::new(link))).step("link the system directories")?;
+    }
+    for view in &sources.views {
+        let step = || format!("mount {}", view.target.display());
+        make_target(root, view).step(&step())?;
+        attach(&view.tree, root, &view.target).step(&step())?;
+    }
+    fill(root, plan).step("write /etc")
 }
 
 fn attach_directory(tree: &OwnedFd, root: &OwnedFd, path: &str) -> io::Result<()> {

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use evenkeel_env::spawn::Spawn;
 use evenkeel_env::{Env, process};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::io::Interest;
@@ -19,11 +20,15 @@ use tokio::process::Child;
 use crate::config::{Degradable, HelperProgram, Isolation, SandboxConfig};
 use crate::wire::{Failure, HELPER_ARGUMENT, Raise, Step, frame};
 
-/// Keepers made ready while starting; more are made when they are needed.
+/// Keepers made ready while starting; more are made as more commands run at once.
 const N_AT_START: usize = 2;
 
 /// The pool. Idle keepers serve again; a keeper that was interrupted never comes back.
+///
+/// As many wait as have a command, up to the number that is kept warm: a keeper whose command has just
+/// ended is making its next sandbox, and another one should serve the next command.
 pub(super) struct Keepers {
+    spawner: Arc<dyn Spawn>,
     program: HelperProgram,
     isolation: Isolation,
     allow_degraded: BTreeSet<Degradable>,
@@ -32,12 +37,17 @@ pub(super) struct Keepers {
     next_slot: AtomicU32,
     /// The one that has waited longest is in front: it has had most time to make its next sandbox.
     idle: Mutex<VecDeque<Keeper>>,
+    /// One share is ours, and each keeper has one.
+    living: Arc<()>,
+    /// Being made ahead.
+    n_coming: AtomicUsize,
     nursery: tokio::sync::Mutex<Option<Nursery>>,
 }
 
 /// A connection to a process that runs one command at a time.
 pub(super) struct Keeper {
     socket: UnixStream,
+    _living: Arc<()>,
 }
 
 /// The helper process that forks keepers. It ends when its socket closes.
@@ -48,8 +58,9 @@ struct Nursery {
 }
 
 impl Keepers {
-    pub(super) fn new(config: &SandboxConfig) -> Arc<Self> {
+    pub(super) fn new(env: &Env, config: &SandboxConfig) -> Arc<Self> {
         Arc::new(Self {
+            spawner: env.spawner.clone(),
             program: config.helper.clone(),
             isolation: config.isolation,
             allow_degraded: config.allow_degraded.clone(),
@@ -57,34 +68,49 @@ impl Keepers {
             n_warm: config.warm,
             next_slot: AtomicU32::new(0),
             idle: Mutex::default(),
+            living: Arc::new(()),
+            n_coming: AtomicUsize::new(0),
             nursery: tokio::sync::Mutex::new(None),
         })
     }
 
     /// Makes the first keepers ready in the background.
-    pub(super) fn warm_up(self: &Arc<Self>, env: &Env) {
-        let keepers = self.clone();
-        env.spawner.spawn(
-            "sandbox-warm-up",
-            Box::pin(async move {
-                for _ in 0..N_AT_START.min(keepers.n_warm) {
-                    match keepers.raise().await {
-                        Ok(keeper) => keepers.give_back(keeper),
-                        Err(failure) => tracing::warn!(%failure, "sandbox keeper not made ready"),
-                    }
-                }
-            }),
-        );
+    pub(super) fn warm_up(self: &Arc<Self>) {
+        for _ in 0..N_AT_START.min(self.n_warm) {
+            self.make_ahead();
+        }
     }
 
     /// A ready keeper, or a new one.
-    pub(super) async fn take(&self) -> Result<Keeper, Failure> {
-        while let Some(keeper) = self.pop() {
-            if keeper.is_alive() {
-                return Ok(keeper);
-            }
+    pub(super) async fn take(self: &Arc<Self>) -> Result<Keeper, Failure> {
+        let keeper = match self.pop_living() {
+            Some(keeper) => keeper,
+            None => self.raise().await?,
+        };
+        let n_idle = self.idle().len();
+        let n_busy = (Arc::strong_count(&self.living) - 1).saturating_sub(n_idle);
+        if n_idle + self.n_coming.load(Ordering::Relaxed) < n_busy.min(self.n_warm) {
+            self.make_ahead();
         }
-        self.raise().await
+        Ok(keeper)
+    }
+
+    fn pop_living(&self) -> Option<Keeper> {
+        std::iter::from_fn(|| self.pop()).find(Keeper::is_alive)
+    }
+
+    /// Makes one more in the background.
+    fn make_ahead(self: &Arc<Self>) {
+        let keepers = self.clone();
+        keepers.n_coming.fetch_add(1, Ordering::Relaxed);
+        let making = async move {
+            match keepers.raise().await {
+                Ok(keeper) => keepers.give_back(keeper),
+                Err(failure) => tracing::warn!(%failure, "sandbox keeper not made ready"),
+            }
+            keepers.n_coming.fetch_sub(1, Ordering::Relaxed);
+        };
+        self.spawner.spawn("sandbox-warm-up", Box::pin(making));
     }
 
     /// Takes a keeper back that has replied.
@@ -120,13 +146,13 @@ impl Keepers {
             && send(&running.socket, &frame, &[theirs.as_fd()]).await.is_ok()
         {
             *nursery = Some(running);
-            return Ok(Keeper { socket: ours });
+            return Ok(Keeper { socket: ours, _living: self.living.clone() });
         }
         // There is none yet, or it died: its keepers live on, a new one makes the next.
         let started = Nursery::start(&self.program)?;
         send(&started.socket, &frame, &[theirs.as_fd()]).await?;
         *nursery = Some(started);
-        Ok(Keeper { socket: ours })
+        Ok(Keeper { socket: ours, _living: self.living.clone() })
     }
 }
 
