@@ -104,11 +104,10 @@ impl Place {
     /// in memory may be more than what is in its files.
     fn with<T>(&self, work: impl FnOnce(&mut Shadow) -> io::Result<T>) -> io::Result<T> {
         let mut guard = self.shadow.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut shadow = match guard.take() {
-            Some(mut shadow) => {
-                shadow.objects.refresh()?;
-                shadow
-            }
+        // One that cannot be read on has been taken away, and is opened as it is now.
+        let known = guard.take().and_then(|mut shadow| shadow.objects.refresh().is_ok().then_some(shadow));
+        let mut shadow = match known {
+            Some(shadow) => shadow,
             None => Shadow::open(&self.directory, &self.tree())?,
         };
         let done = work(&mut shadow);

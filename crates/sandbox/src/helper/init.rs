@@ -36,13 +36,6 @@ pub(super) struct Outcome {
     pub(super) cpu_ms: u64,
 }
 
-impl Outcome {
-    /// Of a sandbox in which nothing has run yet.
-    fn pending() -> Self {
-        Self { status: Ok(0), landlock: false, cpu_ms: 0 }
-    }
-}
-
 /// Everything that pid 1 needs before it knows its command.
 pub(super) struct Task<'a> {
     pub(super) plan: &'a Plan,
@@ -72,16 +65,16 @@ struct Order {
 
 /// Runs as pid 1.
 pub(super) fn main(mut task: Task<'_>) -> ! {
-    let mut outcome = Outcome::pending();
-    outcome.status = serve(&mut task, &mut outcome.landlock);
-    tell(outcome, &task.report)
+    let mut landlock = false;
+    let status = serve(&mut task, &mut landlock);
+    tell(status, landlock, &task.report)
 }
 
 /// Tells how it ended, when nothing of the command lives any more: whoever hears it need not wait
 /// until the kernel has taken the namespaces apart.
-fn tell(mut outcome: Outcome, report: &OwnedFd) -> ! {
+fn tell(status: Result<i32, Failure>, landlock: bool, report: &OwnedFd) -> ! {
     end_the_rest();
-    outcome.cpu_ms = sys::children_cpu_ms();
+    let outcome = Outcome { status, landlock, cpu_ms: sys::children_cpu_ms() };
     if let Ok(text) = serde_json::to_vec(&outcome) {
         let _ = rustix::io::write(report, &text);
     }
@@ -169,9 +162,9 @@ pub(super) fn main_inside() -> ! {
     // Signals for which this program has a handler would reach pid 1 from inside.
     sys::reset_signals();
     let Ok(order) = bubblewrap::take_order() else { sys::exit_now(1) };
-    let mut outcome = Outcome::pending();
-    outcome.status = serve_inside(&order, &mut outcome.landlock);
-    tell(outcome, &order.report)
+    let mut landlock = false;
+    let status = serve_inside(&order, &mut landlock);
+    tell(status, landlock, &order.report)
 }
 
 fn serve_inside(order: &Taken, landlocked: &mut bool) -> Result<i32, Failure> {

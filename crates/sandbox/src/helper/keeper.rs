@@ -116,18 +116,19 @@ impl Keeper {
                 break;
             };
             let pipes = Pipes::new(fds)?;
-            let mut ran = match self.raise.isolation {
+            let ran = match self.raise.isolation {
                 Isolation::Native | Isolation::Bubblewrap => self.run(&request, pipes, socket.as_fd()),
                 Isolation::None => bare::run(&request, &pipes.stdio, socket.as_fd()),
             };
+            let told = frame(&ran.reply).and_then(|frame| socket::deliver(&socket, &frame, &[]));
+            // What it held counts against the memory of the next one, and keeps the cgroup in use.
+            if let Some(spent) = ran.spent {
+                spent.bury();
+            }
             if ran.watched.is_orphaned {
                 break;
             }
-            socket::deliver(&socket, &frame(&ran.reply)?, &[])?;
-            // What it held counts against the memory of the next one.
-            if let Some(spent) = ran.spent.take() {
-                spent.bury();
-            }
+            told?;
         }
         if let Some(ready) = self.ready.take() {
             ready.dismiss();

@@ -261,14 +261,14 @@ pub(super) enum Material {
 pub(super) fn build(plan: &Plan, material: Material) -> Result<OwnedFd, Failure> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).step("part from the host's mounts")?;
-    let root = match &material {
-        Material::Copy(tree) => tree.try_clone().step("mount the new root")?,
-        Material::Views(_) => new_root()?,
+    let (root, sources) = match material {
+        Material::Copy(tree) => (tree, None),
+        Material::Views(sources) => (new_root()?, Some(sources)),
     };
     let stage = STAGES.into_iter().find(|stage| Path::new(stage).is_dir()).unwrap_or("/usr");
     move_mount(&root, "", CWD, stage, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step("mount the new root")?;
-    if let Material::Views(sources) = &material {
-        furnish(&root, plan, sources)?;
+    if let Some(sources) = sources {
+        furnish(&root, plan, &sources)?;
     }
     let proc = process_files().step("mount /proc")?;
     attach_directory(&proc, &root, "/proc").step("mount /proc")?;

@@ -138,15 +138,15 @@ impl Objects {
 
     /// The file to write to: the newest, if nobody else has it, or a new one.
     fn own(&mut self) -> io::Result<&mut Own> {
-        if self.own.is_none() {
-            let newest = self.parts.keys().next_back().copied();
-            let taken = newest.map(|number| self.take(number)).transpose()?.flatten();
-            self.own = Some(match taken {
-                Some(own) => own,
-                None => self.take_new()?,
-            });
-        }
-        self.own.as_mut().ok_or_else(|| io::Error::other("there is no file to write to"))
+        let own = match self.own.take() {
+            Some(own) => own,
+            None => {
+                let newest = self.parts.keys().next_back().copied();
+                let taken = newest.map(|number| self.take(number)).transpose()?.flatten();
+                taken.map_or_else(|| self.take_new(), Ok)?
+            }
+        };
+        Ok(self.own.insert(own))
     }
 
     /// Takes a file, and cuts off its torn tail. `None` if somebody has it.

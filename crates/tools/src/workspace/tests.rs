@@ -239,6 +239,21 @@ async fn two_servers_keep_the_snapshots_of_both() {
     assert_eq!(std::fs::read_dir(objects).unwrap().count(), 2, "one file for each writer");
 }
 
+/// What the server knows of files that are gone is not taken for what is kept.
+#[tokio::test]
+async fn snapshots_go_on_after_their_files_were_removed() {
+    let mut bench = Bench::new();
+    let (tree, _) = bench.open_empty().await;
+    write(&tree, "f", "text");
+    bench.snapshot().await;
+    std::fs::remove_dir_all(tree.parent().unwrap().join("objects")).unwrap();
+    let kept = bench.snapshot().await;
+    bench.restart();
+    write(&tree, "f", "other");
+    bench.restore(&kept).await;
+    assert_eq!(std::fs::read_to_string(tree.join("f")).unwrap(), "text");
+}
+
 #[tokio::test]
 async fn a_run_finds_its_first_snapshot_again() {
     let mut bench = Bench::new();
